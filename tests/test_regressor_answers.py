@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from mixtura import MixtureRegressor, load, predictive, runtime
+from mixtura import MixtureNetworkRegressor, MixtureRegressor, load, predictive, runtime
 from mixtura.densities import Full
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+from mixtura.exceptions import AmbiguousDataWarning, DegenerateDataWarning, InvalidInputError
 from mixtura.solvers import EM, LBFGS
 
 pd = pytest.importorskip("pandas")
@@ -202,6 +202,19 @@ def test_numbers_far_outside_of_training_are_told_and_followed_no_farther(linear
     earlier = load(path)  # a file of a version that did not know how far to go
     earlier.model_ = replace(earlier.model_, reach=np.zeros((2, 0)))
     assert abs(earlier.predict(beyond)) > 1e5
+
+
+def test_targets_weights_and_shares_that_cannot_be(linear):
+    """They are refused, or told of, in words."""
+    X = np.arange(12.0).reshape(6, 2)
+    with pytest.raises(InvalidInputError, match="y has no columns"):
+        MixtureRegressor().fit(X, np.zeros((6, 0)))
+    for each in (MixtureRegressor, MixtureNetworkRegressor):
+        with pytest.warns(AmbiguousDataWarning, match="sample_weight is 0.01 in the mean"):
+            each(1, random_state=0).fit(X, X[:, 0], np.full(6, 0.01))
+    for shares in ([], "half", [0.5, 1.0]):
+        with pytest.raises(InvalidInputError, match="quantiles must be shares between 0 and 1"):
+            linear[0].predict_quantiles(X[:, [0, 1, 1]], shares)
 
 
 def test_many_rows_are_asked_of_some_at_a_time(mixed, tmp_path, monkeypatch):

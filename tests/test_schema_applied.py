@@ -243,6 +243,30 @@ def test_like_takes_the_names_of_a_frame_after_training_on_an_array(frame):
     pd.testing.assert_frame_equal(Schema.learn(numbers).like(np.zeros((1, 2)), numbers), numbers)
 
 
+@pytest.mark.parametrize(
+    "categories",
+    [
+        pd.interval_range(0, 3),
+        pd.date_range("2020-01-01", periods=3),
+        pd.period_range("2020", periods=3, freq="Y"),
+        pd.Index([(1, 2), (3, 4), (5, 6)], tupleize_cols=False),
+        np.array([3, 5, 7], dtype=np.int8),
+        np.array([0.5, 1.5, 2.5]),
+    ],
+    ids=lambda each: str(each.dtype),
+)
+def test_categories_of_any_type_come_back(categories):
+    """Of intervals and dates names are read; the user's own take their place."""
+    column = pd.Categorical.from_codes([0, 2, 1, -1, 0], categories, ordered=True)
+    frame = pd.DataFrame({"k": column, "x": np.arange(5.0)})
+    schema = Schema.learn(frame)
+    values = schema.encode(frame).values
+    pd.testing.assert_frame_equal(schema.like(values, frame), frame)
+    filled = schema.like(np.where(np.isnan(values), 1.0, values), frame)
+    assert filled["k"].dtype == frame["k"].dtype
+    assert filled["k"].cat.codes.tolist() == [0, 2, 1, 1, 0]
+
+
 def test_like_widens_types_that_cannot_hold_the_values():
     grades = pd.DataFrame({"f": pd.Categorical(["c"], ["c"])})
     found = Schema.learn(one(["a", "b"])).like(np.array([[1.0]]), grades)["f"]

@@ -147,9 +147,12 @@ def in_parts(ask: Callable[..., np.ndarray], rows: Matrix, *beside: np.ndarray) 
 
 def check_quantiles(quantiles: ArrayLike) -> np.ndarray:
     """(Q,) shares between zero and one."""
-    shares = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
-    if shares.ndim != 1 or not ((shares > 0.0) & (shares < 1.0)).all():
-        raise InvalidInputError(f"quantiles must lie between 0 and 1, got {quantiles!r}.")
+    try:
+        shares = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+    except (TypeError, ValueError):
+        shares = np.zeros(0)
+    if shares.ndim != 1 or not len(shares) or not ((shares > 0.0) & (shares < 1.0)).all():
+        raise InvalidInputError(f"quantiles must be shares between 0 and 1, got {quantiles!r}.")
     return shares
 
 

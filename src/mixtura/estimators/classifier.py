@@ -23,7 +23,7 @@ from mixtura.estimators.base import CONSTRAINTS
 from mixtura.estimators.blending import Ensemble, Trial, best_of, in_time, kinds_for, try_beside
 from mixtura.estimators.checkpoint import checkpointed
 from mixtura.estimators.classifying import DensityClassifier
-from mixtura.estimators.deciding import calibrated, decide, train
+from mixtura.estimators.deciding import calibrated, decide, train, typical_rows
 from mixtura.estimators.plan import MARGINALS, Decision, held_back, leaves_density_open, ways_beside
 from mixtura.estimators.reading import opened
 from mixtura.estimators.rows import Rows
@@ -43,7 +43,7 @@ from mixtura.parts import AMOUNT, COUNT, SHARE
 from mixtura.progress import Progress
 from mixtura.selection.budget import warn_if_cut_short
 from mixtura.selection.chooser import MOST_COMPARED
-from mixtura.selection.typical import held_back_rows, typical_quantiles
+from mixtura.selection.typical import held_back_rows
 from mixtura.solvers import EM, SOLVERS, FitResult, Solver
 from mixtura.training.hybrid import Plan, class_counts, margin_bound
 
@@ -322,7 +322,10 @@ class MixtureClassifier(DensityClassifier):
         calibration = Calibration()
         if self.calibrate and not plan.generative:
             calibration = calibrated(decision, trained.result, trained.held_out, generator)
-        self._publish(trained.result, plan, engine, schema, rows.classes, calibration, progress)
+        typical = typical_rows(decision, trained.result, progress)
+        self._publish(
+            trained.result, plan, engine, schema, rows.classes, calibration, progress, typical
+        )
         if ensemble is not None:
             self.model_ = ensemble.beside(self.model_, self.calibrate)
             others = ensemble.trials
@@ -365,11 +368,9 @@ class MixtureClassifier(DensityClassifier):
         classes: np.ndarray,
         calibration: Calibration,
         progress: Progress,
-        typical: np.ndarray | None = None,
+        typical: np.ndarray,
     ) -> None:
         """The fitted model, and how it came about."""
-        if typical is None:
-            typical = typical_quantiles(result.model, engine, result.prior, progress)
         mixture, prior, solver = result.model.to("cpu", torch.float64), result.prior, plan.solver
         self.model_ = Fitted(
             model=mixture,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from mixtura.data.scaling import Scaling
@@ -31,6 +32,7 @@ from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, Outcome
 from mixtura.selection.chooser import MOST_COMPARED
 from mixtura.selection.held_out import Answers
+from mixtura.selection.typical import typical_quantiles
 from mixtura.solvers import FitResult
 from mixtura.solvers.gradients import evaluate
 
@@ -145,6 +147,14 @@ def train(
         return evaluate(trained.result.model, decision.plan.objective(rows), rows)[1]
 
     return Budget(progress, learn, loss, generator).run(decision.engine)
+
+
+def typical_rows(decision: Decision, result: FitResult[Mixture], progress: Progress) -> np.ndarray:
+    """(1001,) quantiles of how likely rows are that the model has not seen; where all were compared
+    on, by those that trials had not seen."""
+    unseen = decision.chooser.unseen(decision.trial) if decision.saw_all else []
+    held_out = [(trained.model, rows) for trained, rows in unseen]
+    return typical_quantiles(result.model, decision.engine, result.prior, progress, held_out)
 
 
 def calibrated(

@@ -22,8 +22,8 @@ from mixtura.data.given import ArrayLike, Numbers, RandomState
 from mixtura.engines import Engine, engine_of
 from mixtura.estimators.blending import curved, in_units
 from mixtura.estimators.network import NETWORK_CONSTRAINTS, NetworkEstimator, draw_rows
-from mixtura.estimators.reading import check_count, check_weight, opened
-from mixtura.estimators.rows import check_held_back, read_targets, target_score
+from mixtura.estimators.reading import check_count, opened
+from mixtura.estimators.rows import check_held_back, read_targets, read_weight, target_score
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import Observations
 from mixtura.numerics import spawn
@@ -130,7 +130,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
     ) -> tuple[np.ndarray, np.ndarray, tuple[float, float]]:
         """Targets in units of their deviation, weights, and the mean and deviation."""
         y = read_targets(self, X, y, several=False)
-        weight = check_weight(sample_weight, len(X))
+        weight = read_weight(sample_weight, len(X))
         known = ~np.isnan(y) & (weight > 0)
         if not known.any():
             raise InvalidInputError(

@@ -30,9 +30,9 @@ from mixtura.densities import Structure
 from mixtura.engines import engine_of
 from mixtura.estimators.base import CONSTRAINTS, Estimator
 from mixtura.estimators.conditioned import ConditionedRegressor
-from mixtura.estimators.reading import check_count, check_weight, learn_table, opened, read_table
+from mixtura.estimators.reading import check_count, learn_table, opened, read_table
 from mixtura.estimators.regression import Comparison, make_plans
-from mixtura.estimators.rows import check_held_back, read_targets, target_score
+from mixtura.estimators.rows import check_held_back, read_targets, read_weight, target_score
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.regression import Regression
 from mixtura.numerics import spawn
@@ -137,7 +137,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
             X, y, sample_weight = opened(self, X, y, sample_weight)
             rows, schema = learn_table(self, X, self.categorical_features, self.unexpected)
             y = read_targets(self, rows, y, several=True)
-            weight = check_weight(sample_weight, len(rows))
+            weight = read_weight(sample_weight, len(rows))
             if not (~np.isnan(y.reshape(len(y), -1))[weight > 0]).any(0).all():
                 raise InvalidInputError(
                     "a target has no number in any row (of weight above zero): give some, or use "

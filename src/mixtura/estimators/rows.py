@@ -110,14 +110,8 @@ def read_rows(
     With `known` classes, the rows may lack some of them: they are part of a stream.
     """
     classes, codes = read_classes(estimator, X, y, estimator.unlabeled, known)
-    weight = check_weight(sample_weight, len(X))
+    weight = read_weight(sample_weight, len(X))
     keep = _positive(weight)
-    if (mean := weight.mean(where=keep)) < _LITTLE:
-        warn(
-            f"sample_weight is {mean:.3g} in the mean, and a weight counts rows: so few rows tell "
-            "little. Remedy: divide the weights by their mean, unless that is meant.",
-            AmbiguousDataWarning,
-        )
     if estimator.class_weight is not None:
         if known is not None and isinstance(estimator.class_weight, str):
             raise InvalidInputError(
@@ -178,6 +172,18 @@ def read_classes(
     return classes, encode_labels(y, classes, unlabeled)
 
 
+def read_weight(sample_weight: ArrayLike, n_rows: int) -> np.ndarray:
+    """(n,) weights to learn by; a warning says where they are so small that rows tell little."""
+    weight = check_weight(sample_weight, n_rows)
+    if (mean := weight.mean(where=_positive(weight))) < _LITTLE:
+        warn(
+            f"sample_weight is {mean:.3g} in the mean, and a weight counts rows: so few rows tell "
+            "little. Remedy: divide the weights by their mean, unless that is meant.",
+            AmbiguousDataWarning,
+        )
+    return weight
+
+
 def read_targets(estimator: object, X: Observations, y: ArrayLike, several: bool) -> np.ndarray:
     """(n,) numbers to predict, or (n, T) if there may be several; NaN where there is none."""
     _check_given(estimator, y)
@@ -202,6 +208,8 @@ def read_targets(estimator: object, X: Observations, y: ArrayLike, several: bool
         raise InvalidInputError(f"y must hold numbers: {error}.") from error
     assert_all_finite(given, allow_nan=True, input_name="y")
     check_consistent_length(X, given)
+    if not given.size:
+        raise InvalidInputError("y has no columns: give one per number to predict.")
     return given
 
 

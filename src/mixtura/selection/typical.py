@@ -43,11 +43,22 @@ _PASSES, _SHARE = 6.0, 0.1
 
 
 def typical_quantiles(
-    mixture: Mixture, engine: Engine, prior: SpreadPrior | None, progress: Progress
+    mixture: Mixture,
+    engine: Engine,
+    prior: SpreadPrior | None,
+    progress: Progress,
+    held_out: Sequence[tuple[Mixture, Engine]] = (),
 ) -> np.ndarray:
-    """(1001,) quantiles of what training rows would score, had the mixture not seen them."""
-    scores, rows = typical_scores(mixture, engine, prior, progress)
-    return weighted_quantiles(scores.double().cpu().numpy(), rows.weight.double().cpu().numpy())
+    """(1001,) quantiles of what training rows would score, had the mixture not seen them.
+
+    Rows that were held out from models like the mixture go by what these make of them: a step of EM
+    forgets rows with holes, or of few per parameter, only in part.
+    """
+    judged = [(run_over(each, rows, typicality), rows) for each, rows in held_out]
+    judged = judged or [typical_scores(mixture, engine, prior, progress)]
+    parts = ((scores, rows.weight) for scores, rows in judged)
+    scores, weight = (torch.cat(each).double().cpu().numpy() for each in zip(*parts, strict=True))
+    return weighted_quantiles(scores, weight)
 
 
 def typical_sequences(
