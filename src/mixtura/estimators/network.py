@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -176,6 +177,16 @@ class NetworkEstimator(DensityEstimator):
             chooser.deepen(best, best.way.resumed(dict(enumerate(best.models))))
         return best, whole, chooser
 
+    @staticmethod
+    def _of_trials(
+        chooser: _Chooser, best: Contender[NetworkPlan, LinkedResult], engine: Engine
+    ) -> list[tuple[Mixture, Engine]]:
+        """Mixtures of trials, with the rows that each had not seen, where all were compared on."""
+        rows = chooser.rows
+        if rows is None or not math.isclose(rows.total_weight, engine.total_weight):
+            return []
+        return [(each.network.mixture, own) for each, own in chooser.unseen(best)]
+
     def _train(
         self,
         plan: NetworkPlan,
@@ -212,10 +223,15 @@ class NetworkEstimator(DensityEstimator):
         engine: Engine,
         schema: Schema,
         progress: Progress,
+        unseen: Sequence[tuple[Mixture, Engine]],
         **answers: ArrayLike,
     ) -> None:
-        """The fitted model, and how it came about; `answers` are further fields of the model."""
-        typical = typical_quantiles(result.network.mixture, engine, result.prior, progress)
+        """The fitted model, and how it came about; `answers` are further fields of the model.
+
+        Mixtures of trials come with the rows that they had not seen.
+        """
+        mixture, prior = result.network.mixture, result.prior
+        typical = typical_quantiles(mixture, engine, prior, progress, unseen)
         network = result.network.to("cpu", torch.float64)
         self.model_ = Fitted(network, engine.scaling, schema, typical=typical, **answers)
         self.n_iter_, self.converged_ = result.n_iter, result.converged

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from numbers import Integral
@@ -32,6 +32,7 @@ from mixtura.estimators.reading import check_count, check_weight, opened
 from mixtura.estimators.rows import Rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.calibration import Calibration
+from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin, of_whole_rows
 from mixtura.progress import Progress
@@ -53,12 +54,14 @@ _POOL, _MOST_DRAWS = 1_000, 10_000
 
 
 class _Decision(NamedTuple):
-    """What to train on which rows, what networks said of held-out rows, and what was compared."""
+    """What to train on which rows, what networks said of held-out rows, and what was compared; and
+    mixtures of trials, with the rows that they had not seen."""
 
     plan: NetworkPlan
     engine: Engine
     held_out: HeldOut | None
     table: list[dict[str, object]]
+    unseen: Sequence[tuple[Mixture, Engine]] = ()
 
 
 @dataclass(eq=False, repr=False)
@@ -169,7 +172,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
             generator = self._generator()
             with self._progress() as progress:
                 decision = self._decide(rows, schema, spawn(generator), progress)
-                plan, engine, held_out, table = decision
+                plan, engine, held_out, table, unseen = decision
                 aside = len(rows.y) - len(engine)
                 result = self._train(plan, engine, generator, progress, aside)
             calibration = Calibration()
@@ -182,6 +185,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
                 engine,
                 schema,
                 progress,
+                unseen,
                 classes=rows.classes,
                 class_prior=prior,
                 calibration=calibration,
@@ -270,7 +274,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         chooser = Chooser[NetworkPlan, LinkedResult](
             some, _answers, spawn(generator), progress, n_ways=n_ways
         )
-        best, trial, _ = self._best(chooser, plans, curves, asks, Answers.clearly_beats)
+        best, trial, own = self._best(chooser, plans, curves, asks, Answers.clearly_beats)
         plan, rows = best.way.whole(), engine
         if plan.marginals != plans[0].marginals:
             rows = engine.under(best.scaling)
@@ -280,7 +284,8 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
                 plan = plan.resumed({NOTHING: trial})
             elif best.models and not is_small(engine):
                 plan = plan.settling(best.models[0])
-        return _Decision(plan, rows, best.held_out(), chooser.table())
+        unseen = self._of_trials(own, best, rows)
+        return _Decision(plan, rows, best.held_out(), chooser.table(), unseen)
 
     def sample(
         self,

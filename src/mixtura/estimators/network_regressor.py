@@ -26,6 +26,7 @@ from mixtura.estimators.reading import check_count, opened
 from mixtura.estimators.rows import check_held_back, read_targets, read_weight, target_score
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import Observations
+from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.progress import Progress
 from mixtura.report import write_numbers_report
@@ -115,14 +116,15 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
             engine = in_units(engine, units)
             plans = self._plans(engine, 0, counts, None, 0.5, units)
             with self._progress() as progress:
-                plan, engine, held_back = self._choose(plans, engine, spawn(generator), progress)
+                chosen = self._choose(plans, engine, spawn(generator), progress)
+                plan, engine, held_back, unseen = chosen
                 result = self._train(plan, engine, generator, progress)
             if held_back is not None:
                 center, scale = target
                 known = (held_back.y * scale + center)[:, None]
                 held_back = replace(held_back, y=known)
             answers = {"target": target, "held_back": held_back}
-            self._publish(result, plan, engine, schema, progress, **answers)
+            self._publish(result, plan, engine, schema, progress, unseen, **answers)
             return self
 
     def _read_targets(
@@ -150,9 +152,9 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         engine: Engine,
         generator: torch.Generator,
         progress: Progress,
-    ) -> tuple[NetworkPlan, Engine, HeldBack | None]:
-        """The plan with the smallest squared error on held-out rows, the rows in its units, and
-        those that were held out, if any."""
+    ) -> tuple[NetworkPlan, Engine, HeldBack | None, list[tuple[Mixture, Engine]]]:
+        """The plan with the smallest squared error on held-out rows, the rows in its units, those
+        that were held out, if any; and mixtures of trials, with the rows they had not seen."""
         asks = self.missingness == "auto" and engine.has_holes
         curves = curved(engine, TAMED) if self._asks_units(engine) else None
         compares = len(plans) > 1 or asks or curves is not None
@@ -169,7 +171,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         if best.way.marginals != plans[0].marginals:
             engine = engine.under(best.scaling)
         held_back = chooser.held_back([[each.network] for each in best.models])
-        return best.way.whole(), engine, held_back
+        return best.way.whole(), engine, held_back, self._of_trials(chooser, best, engine)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The expected target of each row."""
