@@ -516,19 +516,6 @@ def test_data_frames(package, holey_iris):
         model.impute(named, n_draws=2, random_state=0)
 
 
-def test_as_many_new_rows_with_holes_are_outliers_as_asked_for():
-    """Few rows of many columns: a step of EM without a row would not forget it."""
-    found = []
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        y, mixed = np.arange(2120) % 3, rng.normal(size=(20, 20))
-        X = rng.normal(size=(2120, 20)) @ mixed + 3.0 * np.outer(y, np.arange(20) % 3 == 0)
-        X[rng.random(X.shape) < 0.3] = np.nan
-        model = MixtureClassifier(1, random_state=0).fit(X[:120], y[:120])
-        found.append([model.is_outlier(X[120:], share).mean() for share in (0.05, 0.2)])
-    np.testing.assert_allclose(np.mean(found, 0), [0.05, 0.2], rtol=0.4)
-
-
 def test_memory_mapped_matrices(holey_iris, tmp_path):
     """A matrix on disk gives the model of the matrix in memory."""
     X, y = holey_iris[0][::2], holey_iris[1][::2]

@@ -57,6 +57,22 @@ def test_scores_are_those_of_a_fit_without_the_row(covariance, prior_rows, rng):
         assert float(found[row]) == pytest.approx(min(expected, own), rel=1e-9)
 
 
+@pytest.mark.parametrize("kind", [MixtureClassifier, MixtureNetworkClassifier])
+def test_as_many_new_rows_with_holes_are_flagged_as_asked_for(kind):
+    """Few rows of many columns: a step of EM without a row would not forget it."""
+    found = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        y, mixed = np.arange(2120) % 3, rng.normal(size=(20, 20))
+        X = rng.normal(size=(2120, 20)) @ mixed + 3.0 * np.outer(y, np.arange(20) % 3 == 0)
+        X[rng.random(X.shape) < 0.3] = np.nan
+        model = kind(1, random_state=0).fit(X[:120], y[:120])
+        found.append([model.is_outlier(X[120:], share).mean() for share in (0.05, 0.2)])
+    ratio = np.mean(found, 0) / [0.05, 0.2]
+    assert (ratio < 1.4).all()
+    assert (ratio > 0.4).all()  # trials learn from fewer rows than the model, and judge low
+
+
 def test_densities_without_closed_form_are_scored_as_they_are(wine):
     """A low-rank precision keeps in-sample thresholds."""
     model = MixtureClassifier(
