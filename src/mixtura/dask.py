@@ -127,6 +127,7 @@ def _work(
         raise InvalidInputError("the workers are at another fit: one at a time.")
     dist.init_process_group("gloo", meeting, rank=rank, world_size=size)
     try:
+        dist.barrier()  # who ends, by an error, while others still look for it leaves them waiting
         rows = pd.concat(parts, ignore_index=True)
         absent = [name for name in (y, weight) if name is not None and name not in rows]
         if absent:
