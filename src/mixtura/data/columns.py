@@ -65,8 +65,7 @@ def read_column(column: ArrayLike, label: str) -> tuple[str, ArrayLike]:
     values = None if type_name in TEXT | {"object"} else np.asarray(column)
     if values is None or values.dtype == object:
         cells = column.to_list() if hasattr(column, "to_list") else column.tolist()
-        known = {type(cell) for cell in cells if not is_missing(cell)}
-        if type_name == "category" and not all(map(kind_of_type, known)):
+        if type_name == "category" and not all(map(kind_of_type, map(type, column.cat.categories))):
             # Of intervals, say: names tell them apart, and cells may be of another type than these.
             names = [*map(str, column.cat.categories), None]
             cells = [names[code] for code in column.cat.codes]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -182,10 +181,8 @@ class NetworkEstimator(DensityEstimator):
         chooser: _Chooser, best: Contender[NetworkPlan, LinkedResult], engine: Engine
     ) -> list[tuple[Mixture, Engine]]:
         """Mixtures of trials, with the rows that each had not seen, where all were compared on."""
-        rows = chooser.rows
-        if rows is None or not math.isclose(rows.total_weight, engine.total_weight):
-            return []
-        return [(each.network.mixture, own) for each, own in chooser.unseen(best)]
+        unseen = chooser.unseen(best) if chooser.saw_all(engine) else []
+        return [(each.network.mixture, rows) for each, rows in unseen]
 
     def _train(
         self,

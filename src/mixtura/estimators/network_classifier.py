@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -278,8 +277,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         plan, rows = best.way.whole(), engine
         if plan.marginals != plans[0].marginals:
             rows = engine.under(best.scaling)
-        saw_all = some is not None and math.isclose(some.total_weight, engine.total_weight)
-        if saw_all and not progress.limited:
+        if chooser.saw_all(engine) and not progress.limited:
             if trial is not None:
                 plan = plan.resumed({NOTHING: trial})
             elif best.models and not is_small(engine):

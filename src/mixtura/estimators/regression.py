@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -170,7 +169,7 @@ class Comparison:
         ]
         order = [place for place in np.argsort(-weights, kind="stable") if weights[place] > 0.0]
         kept = [tried[place] for place in order]
-        if not math.isclose(some.total_weight, engine.total_weight):
+        if not chooser.saw_all(engine):
             for each in kept:
                 each.whole = None  # it is one of a sample of the rows
         models = zip(*(each.models for each in kept), strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -187,6 +188,11 @@ class Chooser(Generic[AnyWay, AnyTrained]):
     def rows(self) -> Engine | None:
         """What is compared on."""
         return self._engine
+
+    def saw_all(self, engine: Engine) -> bool:
+        """Whether these rows are what is compared on, and that is no sample of them."""
+        own = self._engine
+        return own is not None and math.isclose(own.total_weight, engine.total_weight)
 
     def held_back(self, models: Sequence[Sequence[Mixture | Network]]) -> HeldBack | None:
         """Rows that were held out in the first folds, and the models of each; None if none was."""
