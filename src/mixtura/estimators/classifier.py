@@ -322,7 +322,7 @@ class MixtureClassifier(DensityClassifier):
         calibration = Calibration()
         if self.calibrate and not plan.generative:
             calibration = calibrated(decision, trained.result, trained.held_out, generator)
-        typical = typical_rows(decision, trained.result, progress)
+        typical = typical_rows(decision, trained, progress)
         self._publish(
             trained.result, plan, engine, schema, rows.classes, calibration, progress, typical
         )

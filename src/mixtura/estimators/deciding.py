@@ -149,11 +149,15 @@ def train(
     return Budget(progress, learn, loss, generator).run(decision.engine)
 
 
-def typical_rows(decision: Decision, result: FitResult[Mixture], progress: Progress) -> np.ndarray:
-    """(1001,) quantiles of how likely rows are that the model has not seen; where all were compared
-    on, by those that trials had not seen."""
-    unseen = decision.chooser.unseen(decision.trial) if decision.saw_all else []
-    held_out = [(trained.model, rows) for trained, rows in unseen]
+def typical_rows(decision: Decision, trained: Learned, progress: Progress) -> np.ndarray:
+    """(1001,) quantiles of how likely rows are that the model has not seen.
+
+    Trials tell that where all rows were compared on, and the model was trained as they were.
+    """
+    alike = decision.saw_all and trained.held_out is None
+    unseen = decision.chooser.unseen(decision.trial) if alike else []
+    held_out = [(each.model, rows) for each, rows in unseen]
+    result = trained.result
     return typical_quantiles(result.model, decision.engine, result.prior, progress, held_out)
 
 

@@ -5,7 +5,6 @@ Contradictions are refused here, before any work is done.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -250,7 +249,7 @@ def choose(
         further = replace(best.way, solver=plan.solver, begin=best.models)
         chooser.deepen(best, _quick(estimator, further, _REST), _LATE)
     chosen = replace(best.way, solver=plan.solver, begin=())
-    saw_all = some is not None and math.isclose(some.total_weight, engine.total_weight)
+    saw_all = chooser.saw_all(engine)
     trusts = estimator.missingness == "informative" or (
         best.way.recipe.informative and some is not None and lacks_by_design(some)
     )
@@ -359,8 +358,13 @@ def ways_beside(
 
 
 def _lacks_many(engine: Engine) -> bool:
-    """Whether rows, which are few, lack many of their entries."""
-    return float(engine.all_rows().missing_share().mean()) > MANY_MISSING
+    """Whether rows, which are few, lack many entries of the columns that any has."""
+    rows = engine.all_rows()
+    if rows.observed is None:
+        return False
+    told = rows.by_column(rows.observed)
+    lacking = 1.0 - told[:, told.any(0)].double().mean(1)
+    return float(rows.weight.double() @ lacking) > MANY_MISSING * engine.total_weight
 
 
 def by_indicators(way: Plan, n_columns: int) -> Plan:

@@ -51,14 +51,30 @@ def typical_quantiles(
 ) -> np.ndarray:
     """(1001,) quantiles of what training rows would score, had the mixture not seen them.
 
-    Rows that were held out from models like the mixture go by what these make of them: a step of EM
+    `held_out` are models like the mixture, each with rows that it had not seen: a step of EM
     forgets rows with holes, or of few per parameter, only in part.
     """
-    judged = [(run_over(each, rows, typicality), rows) for each, rows in held_out]
-    judged = judged or [typical_scores(mixture, engine, prior, progress)]
-    parts = ((scores, rows.weight) for scores, rows in judged)
-    scores, weight = (torch.cat(each).double().cpu().numpy() for each in zip(*parts, strict=True))
-    return weighted_quantiles(scores, weight)
+    if held_out:
+        found, rows = _as_if_unseen(mixture, engine, held_out)
+    else:
+        found, rows = typical_scores(mixture, engine, prior, progress)
+    return weighted_quantiles(*(each.double().cpu().numpy() for each in (found, rows.weight)))
+
+
+def _as_if_unseen(
+    mixture: Mixture, engine: Engine, held_out: Sequence[tuple[Mixture, Engine]]
+) -> tuple[Tensor, Engine]:
+    """Scores of training rows, or of a sample, and the rows.
+
+    Each is less by what the held-out row that scores most like it loses where it was held out: some
+    rows, and those without labels, never are.
+    """
+    rows = engine.merged(_MOST)
+    own = run_over(mixture, rows, typicality)
+    seen = torch.cat([run_over(mixture, each, typicality) for _, each in held_out])
+    lost = seen - torch.cat([run_over(model, each, typicality) for model, each in held_out])
+    seen, order = seen.sort()
+    return own - lost[order][torch.searchsorted(seen, own).clamp_max(len(seen) - 1)], rows
 
 
 def typical_sequences(
