@@ -50,5 +50,5 @@ def finished(
         model=better.model,
         objective=better.objective,
         n_iter=found.n_iter + better.n_iter,
-        converged=better.converged,
+        converged=found.converged or better.converged,
     )
