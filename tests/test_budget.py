@@ -147,15 +147,6 @@ def test_a_limit_of_mixtures_over_features_and_targets(rows, clock):
     assert not model.converged_
 
 
-def test_targets_that_few_rows_have_are_in_the_first_sample(rows, clock):
-    """A sample of the rows would have none of them, and be sure of what it does not know."""
-    X = rows[0][:20_000]
-    y = np.column_stack([X[:, 0], 100.0 + 50.0 * np.random.default_rng(0).normal(size=len(X))])
-    y[30:, 1] = np.nan
-    model = fit(MixtureRegressor(1, density="full", max_time=0.2, random_state=0), X, y)[0]
-    assert model.predict(X[:5], return_std=True)[1][:, 1] == pytest.approx(50.0, rel=0.4)
-
-
 @pytest.mark.parametrize("name", ["adam", "em", "network", "boosted"])
 def test_time_enough_changes_nothing(name, rows, clock):
     """Where all rows are trained on in time, the model is that without a limit, and is silent."""

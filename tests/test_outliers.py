@@ -70,7 +70,7 @@ def test_as_many_new_rows_with_holes_are_flagged_as_asked_for(kind):
         found.append([model.is_outlier(X[120:], share).mean() for share in (0.05, 0.2)])
     ratio = np.mean(found, 0) / [0.05, 0.2]
     assert (ratio < 1.4).all()
-    assert (ratio > 0.3).all()  # trials learn from fewer rows than the model, and judge low
+    assert (ratio > 0.4).all()  # trials learn from fewer rows than the model, and judge low
 
 
 def three_normals(n, seed):

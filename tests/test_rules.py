@@ -246,13 +246,8 @@ def test_rules_do_not_go_by_holes():
     model = MixtureClassifier(random_state=0, missingness="ignore").fit(holed, y)
     assert "rules" in model.marginals_
     many = np.isnan(holed).sum(1) > 2
-    fresh = np.where(np.isnan(holed), np.nan, rng.normal(size=X.shape))
-    trees = HistGradientBoostingClassifier(random_state=0).fit(holed, y)
-    ours, theirs = (
-        abs(chance[many].mean() - chance[~many].mean())
-        for chance in (each.predict_proba(fresh)[:, 1] for each in (model, trees))
-    )
-    assert ours < 0.1 * theirs
+    chance = model.predict_proba(np.where(np.isnan(holed), np.nan, rng.normal(size=X.shape)))[:, 1]
+    assert abs(chance[many].mean() - chance[~many].mean()) < 0.03
 
 
 def test_models_of_many_rows_know_rules(fitted):

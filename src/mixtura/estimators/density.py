@@ -37,7 +37,6 @@ from mixtura.selection.chooser import MOST_COMPARED, Chooser
 from mixtura.selection.held_out import Losses, with_holes
 from mixtura.selection.typical import typical_quantiles
 from mixtura.solvers import EM, FitResult
-from mixtura.training.crawling import finished
 from mixtura.training.groups import Groups, Recipe, fit_groups
 
 #: Floors that are compared: where nothing discriminates, a low one is safe if rows are many.
@@ -226,8 +225,7 @@ class MixtureDensity(Clustering):
             begin = previous if latest is None else latest.model
             if begin is None:
                 return self._fit_recipe(rows, recipe, own, progress)
-            found = em.run(begin.to(rows.device), Likelihood(), rows, progress)
-            return finished(found, Likelihood(), rows, progress)
+            return em.run(begin.to(rows.device), Likelihood(), rows, progress)
 
         return Budget(progress, train, minus_log_likelihood, generator).run(engine)
 
@@ -239,9 +237,9 @@ class MixtureDensity(Clustering):
             counts = [affordable(self.n_components, len(engine))]
         start = fit_groups(Groups.everyone(engine), counts, recipe, generator, progress)
         found = start.results[0][0]
-        if not recipe.direct:
-            found = recipe.em.run(found.model, Likelihood(), engine, progress)
-        return finished(found, Likelihood(), engine, progress)
+        if recipe.direct:
+            return found
+        return recipe.em.run(found.model, Likelihood(), engine, progress)
 
     def _structures(self, engine: Engine) -> list[Structure]:
         """What components may be, the first choice first."""

@@ -178,18 +178,12 @@ class Comparison:
         return cls(kept, weights[order], held_back, choice)
 
     def train(
-        self,
-        engine: Engine,
-        units: Scaling,
-        telling: float,
-        generator: torch.Generator,
-        progress: Progress,
+        self, engine: Engine, units: Scaling, generator: torch.Generator, progress: Progress
     ) -> tuple[Fitted, Outcome[Trained]]:
         """The models of all rows, or of as many as time allows; and how the first was trained.
 
-        They tell targets in the user's `units`, T columns, of which so large a share of the rows is
-        `telling`: those that have a number where fewest have one. The rows of the outcome are those
-        of the model that learned from the fewest.
+        They tell targets in the user's `units`, T columns. The rows of the outcome are those of the
+        model that learned from the fewest.
         """
         results: list[Outcome[Trained]] = []
         for each in self.tried:
@@ -198,7 +192,7 @@ class Comparison:
             if results and each.whole:
                 results.append(Outcome(each.whole, len(engine)))
             else:
-                results.append(_trained(each, engine, spawn(generator), progress, telling))
+                results.append(_trained(each, engine, spawn(generator), progress))
         count = len(results)
         first, *others = [
             Fitted(result.model.model.to("cpu", torch.float64), _told_in(units, each.scaling))
@@ -216,11 +210,7 @@ class Comparison:
 
 
 def _trained(
-    trial: _Trial,
-    engine: Engine,
-    generator: torch.Generator,
-    progress: Progress,
-    telling: float,
+    trial: _Trial, engine: Engine, generator: torch.Generator, progress: Progress
 ) -> Outcome[Trained]:
     """The model of all rows; where time is limited, of a sample, and of more while it lasts."""
     way = trial.way
@@ -235,7 +225,7 @@ def _trained(
 
     if not progress.limited:
         return Outcome(learn(engine, generator, None), len(engine))
-    return Budget(progress, learn, loss, generator, resumes=False, telling=telling).run(engine)
+    return Budget(progress, learn, loss, generator, resumes=False).run(engine)
 
 
 def _told_in(units: Scaling, scaling: Scaling) -> Scaling:

@@ -157,8 +157,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         plans, generator = make_plans(self, engine, y.shape[1]), self._generator()
         with self._progress() as progress:
             compared = Comparison.of(plans, engine, spawn(generator), progress)
-            telling = float((~np.isnan(y)).mean(0).min())
-            fitted, outcome = compared.train(engine, units, telling, spawn(generator), progress)
+            fitted, outcome = compared.train(engine, units, spawn(generator), progress)
         reach = scaling.reach(*nan_range(whole.values))[:, : -y.shape[1]]
         self.model_ = Regression(fitted, schema, indicators, y.shape[1], flat, reach)
         self.choice_, self.history_ = compared.choice, progress.history

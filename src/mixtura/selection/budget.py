@@ -46,8 +46,6 @@ class Budget(Generic[Model]):
     loss : of a model on rows that are the same for all models.
     generator : of training, which always begins alike, and of samples.
     resumes : whether training can go on from a model.
-    telling : share of the rows that tell of what fewest tell of; the first sample has enough of
-        them.
     """
 
     progress: Progress
@@ -55,7 +53,6 @@ class Budget(Generic[Model]):
     loss: Callable[[Model, Engine], float]
     generator: torch.Generator
     resumes: bool = True
-    telling: float = 1.0
 
     def run(self, engine: Engine) -> Outcome[Model]:
         """The model of all rows if time allows; else the best of those of growing samples.
@@ -65,8 +62,7 @@ class Budget(Generic[Model]):
         first, draws = spawn(self.generator), spawn(self.generator)
         if not self.progress.limited:
             return Outcome(self.train(engine, anew(first), None), len(engine))
-        judged, latest = engine.sample(_JUDGED, draws), None
-        size = int(first_rows(engine) / self.telling)
+        judged, size, latest = engine.sample(_JUDGED, draws), first_rows(engine), None
         found: list[Outcome[Model]] = []
         while not self.progress.stopped:
             began, sample = self.progress.seconds, engine.sample(size, draws)

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from mixtura.data.batch import Batch
+from mixtura.data.sequences import SequenceBatch
 from mixtura.densities import Density, Statistics
 from mixtura.densities.base import add_statistics, keep_valid, scale_statistics
 from mixtura.densities.gaussian import DiagonalGaussian
+from mixtura.densities.product import without_atoms
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
@@ -45,6 +47,9 @@ _WORTH = 1_000_000
 #: Numbers of rows on a GPU that are worth the second in which a kernel for them is compiled, and
 #: how many means it may have in its registers.
 _COMPILED, _IN_REGISTERS = 2**26, 1_024
+#: What a column gains is told by the rows that have it, where fewer than so many of all do; by so
+#: many at least.
+_FEW, _FEWEST = 0.5, 0.01
 #: A start, or a stage, has settled where a row gains so little per number, of ten at least.
 _PER_NUMBER, _LEAST_NUMBERS = 1e-3, 10
 
@@ -61,7 +66,8 @@ class EM(Solver):
     Parameters
     ----------
     max_iter : iterations at most.
-    tol : it ends when the mean log-likelihood (plus log prior, if there is one) gains less.
+    tol : it ends when the mean log-likelihood (plus log prior, if there is one) gains less; where a
+        column is missing in most rows of a class, the gain of those counts that have it.
     n_init : starts from different clusters, of which the best is kept.
     """
 
@@ -86,33 +92,72 @@ class EM(Solver):
         """A better mixture, or better ones: each of a stack stays as it is once it has settled."""
         progress.start("EM", self.max_iter)
         iteration, stop, settled = 0, False, False
+        tol = self.tol * _least_share(model, engine)
         left: _Left[AnyMixture]
         if _may_be_rough(model, engine) and self.max_iter > 1:
             left = _Unsettled(model, engine.cast(torch.float32), prior)
-            iteration, stop, _ = self._steps(left, objective, progress, range(1, self.max_iter))
+            first = range(1, self.max_iter)
+            iteration, stop, _ = self._steps(left, objective, tol, progress, first)
             model = left.whole()[0]
         if not stop:
             small = small_steps(model, objective, engine, prior)
             left = _Unsettled(model, engine, prior) if small is None else small
             rest = range(iteration + 1, self.max_iter + 1)
-            iteration, stop, settled = self._steps(left, objective, progress, rest)
+            iteration, stop, settled = self._steps(left, objective, tol, progress, rest)
         found, losses = left.whole()
         return FitResult(
             found, float(losses.mean()), iteration, settled and not stop, losses=losses
         )
 
     def _steps(
-        self, left: _Left[AnyMixture], objective: Objective, progress: Progress, iterations: range
+        self,
+        left: _Left[AnyMixture],
+        objective: Objective,
+        tol: Tensor,
+        progress: Progress,
+        iterations: range,
     ) -> tuple[int, bool, bool]:
-        """The last iteration, whether progress asked for an end, and whether all have settled."""
+        """The last iteration, whether progress asked for an end, and whether all have settled.
+
+        They go on while they gain `tol` (P,), but have settled where all rows gain no more than
+        what was asked for.
+        """
         for iteration in iterations:
-            penalized = left.step(objective, self.tol)
+            penalized = left.step(objective, tol)
             record: Record = {"stage": "EM", "iteration": iteration, "objective": penalized}
             stop, settled = progress.step(record), bool(left.settled.all())
             if stop or settled:
                 break
             left.part()
-        return iteration, stop, settled
+        return iteration, stop, settled or left.gain < self.tol
+
+
+def _least_share(model: Mixture | MixtureStack, engine: Engine) -> Tensor:
+    """(P,) of the rows of a class in each problem, the share that have the column that fewest have;
+    one where half of them or more do.
+
+    An iteration gains by a column as large a share of what there is to gain as there are rows that
+    have it, and only in these: by the mean over all, EM would end before it has begun to learn it.
+    """
+    problems, n_classes = model.n_problems, model.n_classes
+    if not engine.may_marginalize:
+        return torch.ones(problems, dtype=torch.float64, device=engine.device)
+    atoms = engine.scaling.atoms
+
+    def sums(batch: Batch | SequenceBatch) -> dict[str, Tensor]:
+        rows = batch.frames if isinstance(batch, SequenceBatch) else batch
+        rows = rows if atoms is None else without_atoms(rows, atoms)[0]
+        y, weight = (each.view(len(rows), problems) for each in model.asked(rows))
+        own = (y[..., None] == torch.arange(n_classes, device=y.device)) | (n_classes == 1)
+        own = (own * weight[..., None]).double().flatten(1)  # (n, P C)
+        seen = torch.ones_like(rows.x) if rows.observed is None else rows.observed
+        return {"known": own.mT @ seen.double(), "all": own.sum(0)}
+
+    found = engine.sum(sums, model)
+    share = found["known"] / found["all"][:, None]  # of a class without rows not a number
+    few = (share > 0.0) & (share < _FEW)
+    share = torch.where(few, share, 1.0).view(problems, -1)
+    return share.amin(1).clamp_min(_FEWEST)
 
 
 def _may_be_rough(model: Mixture | MixtureStack, engine: Engine) -> bool:
@@ -134,9 +179,10 @@ class _Unsettled(Generic[AnyMixture]):
         self._previous = self._losses = torch.full_like(self._weight, torch.inf)
         self._final = self._losses.clone()
         self.settled = weight == 0  # nothing is learned where there is no row
+        self.gain = torch.inf
 
-    def step(self, objective: Objective, tol: float) -> float:
-        """One iteration; the mean objective before it."""
+    def step(self, objective: Objective, tol: Tensor) -> float:
+        """One iteration; the mean objective before it. Who gains less than `tol` (P,) settles."""
         model, prior = self._model, self._prior
         sums = expected_sums(model, objective, self._engine)
         loss = sums.pop("loss").double() / self._weight
@@ -150,7 +196,9 @@ class _Unsettled(Generic[AnyMixture]):
         if isinstance(model, MixtureStack) and self.settled.any():
             self._model = model.replaced(new, ~self.settled)
         self._losses = torch.where(self.settled, self._losses, loss)
-        self.settled = self.settled | (self._previous - penalized < tol)
+        gained = self._previous - penalized
+        self.gain = float(gained.max())
+        self.settled = self.settled | (gained < tol[self._places])
         self._previous = penalized
         return float(penalized.mean())
 

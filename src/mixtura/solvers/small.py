@@ -286,10 +286,11 @@ class _Steps(_Mixtures[AnyMixture]):
         self._log_weight = model.log_weight.numpy().reshape(model.n_problems, -1)
         self._previous = self._losses = np.full(model.n_problems, np.inf)
         self.settled = self._total == 0  # nothing is learned where there is no row
+        self.gain = np.inf
 
     @np.errstate(all="ignore")  # what is not valid stays as it was
-    def step(self, tol: float) -> np.ndarray:
-        """One iteration; the objectives (P,) before it."""
+    def step(self, tol: np.ndarray) -> np.ndarray:
+        """One iteration; the objectives (P,) before it. Who gains less than `tol` (P,) settles."""
         if self.settled.all():
             return self._previous
         losses, occupancy = self._explained(self._named, self._log_weight, self._log_prior)
@@ -311,7 +312,9 @@ class _Steps(_Mixtures[AnyMixture]):
             prior = np.log(np.maximum(prior / prior.sum(1, keepdims=True), _TINY))
             self._log_prior = np.where(moves, prior, self._log_prior)
         self._losses = np.where(self.settled, self._losses, loss)
-        self.settled = self.settled | (self._previous - penalized < tol)
+        gained = self._previous - penalized
+        self.gain = float(gained.max())
+        self.settled = self.settled | (gained < tol)
         self._previous = penalized
         return penalized
 
@@ -342,9 +345,15 @@ class SmallSteps(Generic[AnyMixture]):
         """Whether each has."""
         return np.concatenate([steps.settled for _, steps in self._blocks])
 
-    def step(self, objective: Objective, tol: float) -> float:
-        """One iteration; the mean objective before it."""
-        return float(np.concatenate([steps.step(tol) for _, steps in self._blocks]).mean())
+    @property
+    def gain(self) -> float:
+        """What the one that gained most has gained in the last iteration."""
+        return max(steps.gain for _, steps in self._blocks)
+
+    def step(self, objective: Objective, tol: torch.Tensor) -> float:
+        """One iteration; the mean objective before it. Who gains less than `tol` (P,) settles."""
+        found = [steps.step(tol[places].numpy()) for places, steps in self._blocks]
+        return float(np.concatenate(found).mean())
 
     def part(self) -> None:
         """Blocks that have settled cost nothing."""

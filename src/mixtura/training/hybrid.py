@@ -33,7 +33,6 @@ from mixtura.progress import Progress
 from mixtura.solvers import EBW, EM, LBFGS, FitResult, Solver, SpreadPrior
 from mixtura.solvers.base import AnyMixture
 from mixtura.training.beginnings import CLUSTERS, Beginning
-from mixtura.training.crawling import finished
 from mixtura.training.evidence import hole_evidence, with_evidence, without_evidence
 from mixtura.training.groups import Folds, Recipe
 
@@ -206,7 +205,7 @@ class Plan:
             by_em, few = isinstance(self.solver, EM), self._rows_to_start(engine, generator)
             start = self.beginning.models(self, few, Folds.none(few), generator, progress)[0]
             if by_em and self.recipe.direct and not self.unlabeled_weight:
-                return finished(start, self.objective(engine), engine, progress)
+                return start
             if self.unlabeled_weight and not by_em:
                 shown = self._shown_unlabeled(start.model, start.prior, few, progress)
                 start = replace(start, model=shown)
@@ -225,8 +224,6 @@ class Plan:
                 prior=prior,
             )
             model = result.model
-        if isinstance(self.solver, EM):
-            result = finished(replace(result, prior=prior), self.objective(rows), rows, progress)
         if not math.isfinite(result.objective):
             warn(
                 f"{type(self.term).__name__} was not finite in any iteration of "

@@ -12,7 +12,6 @@ from mixtura.models.stack import MixtureStack
 from mixtura.objectives import Likelihood, likelihood_share
 from mixtura.progress import Progress
 from mixtura.solvers import LBFGS, FitResult, SpreadPrior
-from mixtura.training.crawling import crawls
 from mixtura.training.groups import Folds, Groups, Recipe, fit_groups
 
 Trained = FitResult[Mixture]
@@ -66,16 +65,15 @@ class JointPlan:
             replace(results[0], prior=start.prior(trial))
             for trial, results in enumerate(start.results)
         ]
+        if self.tradeoff == 1.0:
+            return begun
         rows, assignment = groups.part([0])
         stack = MixtureStack.of([each.model for each in begun], assignment)
-        if self.tradeoff < 1.0:
-            share = likelihood_share(self.tradeoff, rows.values_per_row)
-            rows = rows.seen(Contrast(self.n_targets, share))
-        elif not crawls(stack, rows):
-            return begun
         prior = SpreadPrior.stacked([each.prior for each in begun], stack.layout.n_components)
+        share = likelihood_share(self.tradeoff, rows.values_per_row)
+        contrasted = rows.seen(Contrast(self.n_targets, share))
         found = self.solver.run(
-            stack, Likelihood(), rows, progress, generator=generator, prior=prior
+            stack, Likelihood(), contrasted, progress, generator=generator, prior=prior
         )
         return [
             replace(each, model=found.model[place], n_iter=found.n_iter, converged=found.converged)

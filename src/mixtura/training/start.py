@@ -35,8 +35,6 @@ _MOST_FRAMES = 1_000_000
 _MOST_MOVES, _SETTLED = 100, 1e-3
 #: Columns with more categories are left out where rows are compared.
 _MOST_INDICATORS = 50
-#: A variance of what does not vary, where that of all rows is one.
-_CONSTANT = 1e-12
 #: Share of starts and moves that no cluster shows.
 _UNSEEN = 0.05
 
@@ -148,40 +146,18 @@ def _as_numbers(batch: Batch, levels: tuple[int, ...]) -> Tensor:
 
 def completed(batch: Batch, levels: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """(n, D) rows whose holes are filled from those of the same kind, which `y` tells."""
-    numbers = torch.tensor([level == 0 for level in levels], device=batch.x.device)
-    x = _fill_with_means(batch.x, batch.observed, batch.weight, batch.y, numbers)
+    x = _fill_with_means(batch.x, batch.observed, batch.weight, batch.y)
     x = _with_unseen_spread(x, batch.observed, batch.y, generator)
     return _with_drawn_codes(x, batch.observed, batch.y, levels, generator)
 
 
-def _fill_with_means(
-    x: Tensor,
-    observed: Tensor | None,
-    weight: Tensor,
-    kind: Tensor,
-    moves: Tensor | None = None,
-) -> Tensor:
-    """Missing entries are the means of the rows of the same kind (n,).
-
-    What is there of columns (D,) that it `moves` is put away from these so far that a kind is as
-    spread as it was. EM finds that by itself, but slowly: where one row in p has an entry, each
-    iteration brings a p-th of what is left, and too little to go on.
-    """
+def _fill_with_means(x: Tensor, observed: Tensor | None, weight: Tensor, kind: Tensor) -> Tensor:
+    """Missing entries are the means of the rows of the same kind (n,)."""
     if observed is None or observed.all():
         return x
     seen = observed.to(x.dtype) * weight[:, None]
     total, mass = (_by_kind(values, kind) for values in (seen * x, seen))
-    mass = mass.clamp_min(torch.finfo(x.dtype).tiny)
-    mean = (total / mass)[kind]
-    if moves is not None:
-        whole, off = _by_kind(weight[:, None], kind).maximum(mass), x - mean
-        square = _by_kind(seen * off.square(), kind) / mass
-        few = 1.0 - mass / whole  # as if so much of a row more had the spread that all rows have
-        kept = (mass * square + few) / (mass + few)
-        farther = (whole / mass * kept / square.clamp_min(_CONSTANT)).sqrt()
-        lacking = _by_kind((~observed).to(x.dtype), kind) > 0.0  # what is whole stays to the bit
-        x = torch.where(moves & lacking[kind], mean + off * farther[kind], x)
-    return torch.where(observed, x, mean)
+    return torch.where(observed, x, (total / mass.clamp_min(torch.finfo(x.dtype).tiny))[kind])
 
 
 def _by_kind(values: Tensor, kind: Tensor) -> Tensor:
@@ -192,11 +168,11 @@ def _by_kind(values: Tensor, kind: Tensor) -> Tensor:
 def _with_unseen_spread(
     x: Tensor, observed: Tensor | None, kind: Tensor, generator: torch.Generator
 ) -> Tensor:
-    """What one row of a kind has at most gets the spread that all have: one. EM keeps it."""
+    """What no row of a kind has gets the spread that it has elsewhere: one. EM keeps it."""
     if observed is None or observed.all():
         return x
-    told = observed | (_by_kind(observed.to(x.dtype), kind)[kind] > 1.0)
-    return x if told.all() else torch.where(told, x, randn(*x.shape, like=x, generator=generator))
+    known = _by_kind(observed.to(x.dtype), kind)[kind] > 0.0
+    return x if known.all() else torch.where(known, x, randn(*x.shape, like=x, generator=generator))
 
 
 def _with_drawn_codes(
