@@ -48,8 +48,8 @@ _WORTH = 1_000_000
 #: how many means it may have in its registers.
 _COMPILED, _IN_REGISTERS = 2**26, 1_024
 #: What a column gains is told by the rows that have it, where fewer than so many of all do; by so
-#: many at least.
-_FEW, _FEWEST = 0.5, 0.01
+#: many at least; and where these are so many times the columns, for each component.
+_FEW, _FEWEST, _ENOUGH = 0.5, 0.01, 5.0
 #: A start, or a stage, has settled where a row gains so little per number, of ten at least.
 _PER_NUMBER, _LEAST_NUMBERS = 1e-3, 10
 
@@ -138,6 +138,8 @@ def _least_share(model: Mixture | MixtureStack, engine: Engine) -> Tensor:
 
     An iteration gains by a column as large a share of what there is to gain as there are rows that
     have it, and only in these: by the mean over all, EM would end before it has begun to learn it.
+    Columns that too few rows have to learn a regression from count for nothing: to end early is
+    what keeps EM from learning one.
     """
     problems, n_classes = model.n_problems, model.n_classes
     if not engine.may_marginalize:
@@ -155,8 +157,9 @@ def _least_share(model: Mixture | MixtureStack, engine: Engine) -> Tensor:
 
     found = engine.sum(sums, model)
     share = found["known"] / found["all"][:, None]  # of a class without rows not a number
-    few = (share > 0.0) & (share < _FEW)
-    share = torch.where(few, share, 1.0).view(problems, -1)
+    counts = torch.tensor(model.layout.counts, device=engine.device).repeat(problems)[:, None]
+    enough = found["known"] >= _ENOUGH * engine.n_features * counts
+    share = torch.where(enough & (share < _FEW), share, 1.0).view(problems, -1)
     return share.amin(1).clamp_min(_FEWEST)
 
 
