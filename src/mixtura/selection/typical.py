@@ -74,6 +74,7 @@ def _as_if_unseen(
     seen = torch.cat([run_over(mixture, each, typicality) for _, each in held_out])
     lost = seen - torch.cat([run_over(model, each, typicality) for model, each in held_out])
     seen, order = seen.sort()
+    lost = lost.nan_to_num(0.0)  # of rows that no model can score
     return own - lost[order][torch.searchsorted(seen, own).clamp_max(len(seen) - 1)], rows
 
 
