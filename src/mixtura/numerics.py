@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import Protocol, TypeVar
@@ -309,6 +310,14 @@ def tri_pack_index(size: int, device: torch.device) -> tuple[Tensor, Tensor, Ten
     place = torch.zeros(size, size, dtype=torch.long, device=device)
     place[rows, columns] = place[columns, rows] = torch.arange(len(rows), device=device)
     return rows, columns, place
+
+
+@lru_cache
+def compiles(device: torch.device) -> bool:
+    """Whether Triton is there, and knows the device."""
+    if device.type != "cuda" or not torch.version.cuda:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0) and find_spec("triton") is not None
 
 
 #: Numbers that one thread works on: two gain little then, and lose much where a core is busy.

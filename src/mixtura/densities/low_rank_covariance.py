@@ -22,6 +22,7 @@ from mixtura.densities.submatrices import factored
 from mixtura.numerics import (
     Context,
     above_slope,
+    compiles,
     is_positive_definite,
     log_det_lower,
     lower_inverse,
@@ -37,6 +38,8 @@ _FEW_FEATURES, _FEW_NUMBERS = 64, 2_000_000
 _FEW = 20_000
 #: Numbers of matrices of features that are worked on together.
 _BLOCK = 100_000
+#: Loadings from which kernels are worth compiling; factors at most: their matrix is in registers.
+_COMPILED, _MOST_FACTORS = 100_000, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +103,21 @@ class LowRankGaussian(LowRankForm):
     def _log_prob_complete(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() and self.loading.requires_grad:
             parts = (part.to(x.dtype) for part in (self.loading, self._weight, self.mean))
-            return _CompleteLogProb.apply(*parts, x)
+            return self._differentiable(x).apply(*parts, x)
         weight, moment, constant, whitening, offset = (part.to(x.dtype) for part in self._natural)
         found = torch.addmm(constant, x, moment).addmm_(x.square(), weight, alpha=-0.5)
         latent = torch.addmm(offset, x, whitening).view(len(x), self.n_components, self.rank)
         norm = torch.linalg.vector_norm(latent, dim=2)
         return found.addcmul_(norm, norm, value=0.5)
+
+    def _differentiable(self, x: Tensor) -> type[torch.autograd.Function]:
+        """Log densities of complete rows and their gradient: by kernels, where these pay."""
+        few = self.rank > _MOST_FACTORS or self.loading.numel() < _COMPILED
+        if few or x.dtype != torch.float32 or not compiles(x.device):
+            return _CompleteLogProb
+        from mixtura.densities.low_rank_kernel import KernelLogProb  # Triton comes with CUDA alone
+
+        return KernelLogProb
 
     @cached_property
     def _natural(self) -> tuple[Tensor, ...]:

@@ -6,8 +6,7 @@ Where a density has no closed form, gradients raise what the M step would maximi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from importlib.util import find_spec
+from functools import partial
 from typing import TYPE_CHECKING, Generic
 
 import torch
@@ -22,6 +21,7 @@ from mixtura.densities.product import without_atoms
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
+from mixtura.numerics import compiles
 from mixtura.objectives import Likelihood, Objective
 from mixtura.progress import Progress, Record
 from mixtura.solvers.base import (
@@ -242,25 +242,18 @@ def expected_sums(
 def _fused(model: Mixture | MixtureStack, objective: Objective, engine: Engine) -> Fused | None:
     """Complete rows in the memory of a GPU, one class, diagonal covariances: a kernel does it."""
     density, few = model.density, len(engine) * engine.n_features < _COMPILED
-    if few or engine.device.type != "cuda" or type(density) is not DiagonalGaussian:
+    if few or not compiles(engine.device) or type(density) is not DiagonalGaussian:
         return None
     count, width = (2 ** (size - 1).bit_length() for size in density.mean.shape)
     padded = max(count, 8) * max(width, 16)  # as the kernel holds them
     plain = engine.uniform and engine.view is None and not engine.may_marginalize
     if not isinstance(model, Mixture) or model.n_classes > 1 or objective != Likelihood():
         return None
-    if not plain or padded > _IN_REGISTERS or not _compiles(engine.device):
+    if not plain or padded > _IN_REGISTERS:
         return None
     from mixtura.solvers.fused import Fused  # Triton comes with PyTorch for CUDA alone
 
     return Fused(model)
-
-
-@cache
-def _compiles(device: torch.device) -> bool:
-    """Whether Triton is there, and knows the device."""
-    known = torch.version.cuda and torch.cuda.get_device_capability(device) >= (8, 0)
-    return bool(known) and find_spec("triton") is not None
 
 
 def em_update(
