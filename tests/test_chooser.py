@@ -302,6 +302,29 @@ def test_a_race_that_time_ends_compares_folds_that_all_have_met(clock):
     assert trials(better, worse) == [2, 1]
 
 
+@pytest.mark.parametrize(
+    ("losses", "n_trials", "won"),
+    [(1.9, 2, True), (2.0, 2, True), (2.1, 1, False), ([[1.0], [4.0]], 2, False)],
+)
+def test_a_way_with_units_of_its_own_leaves_where_it_is_behind(losses, n_trials, won):
+    """The one beside which it is to stand; every fold has units that its rows had no part in."""
+    chooser = make_chooser(numbered(420), 2)
+    first, way, shown = chooser.race([Way("first", 2.0)]), Way("found", losses), []
+
+    def units(engine):
+        shown.append(engine.all_rows().x[:, -1].tolist())
+        return Scaling.identity(1)
+
+    found = chooser.try_found(way, units, beside=first)
+    assert (trials(way), found.won, len(found.units)) == ([n_trials], won, n_trials)
+    for rows, (trained, _, _, judged, _) in zip(shown, way.met, strict=True):
+        assert rows == trained
+        assert not set(rows) & set(judged)
+    alone = Way("alone", losses)
+    assert chooser.try_found(alone, units).won
+    assert trials(alone) == [2]
+
+
 @pytest.mark.parametrize("n_rows", [100, 900])
 def test_a_model_of_a_fold_is_none_of_all_rows(n_rows):
     """One that cannot be trained together with others has one model per trial."""

@@ -430,6 +430,17 @@ def test_models_of_fewer_rows_are_compared_by_rules_of_other_rows(tmp_path):
         np.testing.assert_array_equal(other.predict_set(fresh[:50], coverage=0.9), sets[:50])
 
 
+def test_rules_leave_where_the_first_model_tells_more():
+    """After the first fold of two: no further trees are grown."""
+    rng = np.random.default_rng(1)
+    y = rng.integers(2, size=500)
+    model = MixtureClassifier(random_state=0).fit(rng.normal(size=(500, 6)) + 0.8 * y[:, None], y)
+    asked = {row["marginals"]: row for row in model.choice_}
+    assert asked["rules"]["loss"] > asked["linear"]["loss"]
+    assert (asked["rules"]["rows"], asked["additive"]["rows"]) == (125, 250)
+    assert "rules" not in model.marginals_
+
+
 def test_copies_of_rows_are_held_out_together():
     """Trees know a row that they have seen, and would be believed for its copies."""
     rng = np.random.default_rng(0)

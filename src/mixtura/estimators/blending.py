@@ -200,7 +200,7 @@ def _tried(decision: Decision, way: Plan, units: Callable[[str], Scaling]) -> Tr
     if way.beginning.finds:
         if decision.saw_all or not decision.plan.solver.held_out_share:
             found = partial(curved, kind=way.marginals)
-            return decision.chooser.try_found(way, found, "marginals")
+            return decision.chooser.try_found(way, found, "marginals", beside=decision.trial)
         entered = decision.chooser.enter(way, "marginals")
         entered.won = True
         return entered

@@ -125,6 +125,11 @@ class Contender(Generic[AnyWay, AnyTrained]):
         found = self.held_out(n_folds)
         return float("inf") if found is None else found.loss
 
+    def is_behind(self, other: Self | None) -> bool:
+        """Whether the loss of the folds so far is larger than another's, if there is one."""
+        met = len(self.parts)
+        return other is not None and met > 0 and self.loss() > other.loss(met)
+
     def is_hopeless(self, other: Self, n_folds: int) -> bool:
         """Whether the other is so far ahead in the first folds that more would hardly turn it."""
         mine, theirs = self.held_out(n_folds), other.held_out(n_folds)
@@ -237,27 +242,31 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         `whole` is False where nobody will ask for that one. It has won if time allowed for all, and
         if it is nowhere behind another one that it is to stand beside.
         """
-        contender, folds, behind = self.enter(way, question), self._decisive(), False
+        contender, folds = self.enter(way, question), self._decisive()
         for part in self._parts([way], folds):
-            if behind or not self.in_time():
+            if contender.is_behind(beside) or not self.in_time():
                 break
             self._try(contender, part, whole=whole and len(part) == len(folds))
-            behind = beside is not None and contender.loss() > beside.loss(len(contender.parts))
-        contender.won = len(contender.parts) == len(folds) and not behind
+        contender.won = len(contender.parts) == len(folds) and not contender.is_behind(beside)
         return contender
 
     def try_found(
-        self, way: AnyWay, units: Callable[[Engine], Scaling], question: str = ""
+        self,
+        way: AnyWay,
+        units: Callable[[Engine], Scaling],
+        question: str = "",
+        *,
+        beside: Contender[AnyWay, AnyTrained] | None = None,
     ) -> Contender[AnyWay, AnyTrained]:
-        """A way whose units are found with labels: those of each fold, from all other rows."""
+        """The same of a way whose units are found with labels, of each fold from all other rows."""
         contender, folds = self.enter(way, question), self._decisive()
         for number in folds:
-            if self._engine is None or not self.in_time():
+            if contender.is_behind(beside) or self._engine is None or not self.in_time():
                 break
             other = self.under(units(self._engine.only(self._number != number)))
             contender.units.append(other._scaling)
             other._try(contender, [number])
-        contender.won = len(contender.parts) == len(folds)
+        contender.won = len(contender.parts) == len(folds) and not contender.is_behind(beside)
         return contender
 
     def _decisive(self) -> range:
