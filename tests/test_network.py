@@ -247,9 +247,10 @@ def test_weights_can_give_the_classes_their_shares(embedding):
     before = network.class_shares().numpy()
     chances = network.class_chances().numpy()
     wanted = 0.8 * before + 0.2 * chances[chances[:, 0].argmax()]  # some weights have it
-    found = with_class_shares(network, wanted, Progress())
+    found, shares = with_class_shares(network, wanted, Progress())
     assert np.abs(before - wanted).max() > 0.04
     np.testing.assert_allclose(found.class_shares(), wanted, atol=0.01)
+    np.testing.assert_allclose(found.class_shares(), shares)
     np.testing.assert_allclose(found.mixture.log_joint_weight.exp().sum(), 1.0)
     empty = make_batch(network.density, 1, generator(1))
     empty = replace(empty, observed=torch.zeros_like(empty.x, dtype=torch.bool))

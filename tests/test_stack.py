@@ -29,6 +29,7 @@ from mixtura.solvers.small import (
     small_differentiation,
     small_function,
     small_log_joint,
+    small_read_out,
     small_steps,
 )
 from mixtura.solvers.small_gaussians import Patterns
@@ -319,6 +320,45 @@ def test_derivatives_of_networks_by_statistics_are_those_of_autograd(
         for sums in (read_out_sums, traced_sums)
     )
     close(explicit, {name: value.detach() for name, value in traced.items()}, 1e-8)
+
+
+@pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
+@pytest.mark.parametrize("kind", [Network, RegressionNetwork])
+@pytest.mark.parametrize("embedding", ["posterior", "log_density"])
+@pytest.mark.parametrize("name", sorted(SMALL - {"atoms"}))
+def test_small_networks_in_numpy_have_the_derivatives_of_autograd(
+    name, embedding, kind, holes, generator
+):
+    """Of one network, some rows unlabeled, and of a stack; stacks with draws have no autograd."""
+    found, engine, folds, spreads = networks(embedding, name, 3, holes, generator, kind)
+    net, rows = ElasticNet(0.1, 0.2), torch.arange(5.0, 8.0).double()
+    cases = [(found[0], engine, NetworkPrior(net, rows[:1], spreads[0]))]
+    objective = OBJECTIVES["hybrid"]
+    if kind is RegressionNetwork:
+        cases = [(found[0], engine.with_answers(y=engine.weight), cases[0][2])]
+        objective = Regression(0.3)
+    else:
+        label, assignment = folds.assignment(engine.y, len(COUNTS))
+        stack, prior = NetworkStack.of(found, assignment), SpreadPrior.stacked(spreads, sum(COUNTS))
+        cases += [(stack, engine.with_answers(y=label), NetworkPrior(net, rows, prior))]
+    for model, rows, prior in cases:
+        each = prepared(model, rows)
+        packed = Packed(model.free(), model.n_problems)
+        point = packed.pack(model.free())
+        point += 0.1 * np.random.default_rng(0).normal(size=point.shape)
+        drawn = holes and model.n_problems > 1
+        sums = partial(
+            read_out_sums if drawn else traced_sums,
+            model,
+            objective=objective,
+            engine=each,
+            prior=prior,
+        )
+        wanted = packed.mean(sums, model.total_weight(each.y, each.weight))(point)
+        for one, other in zip(
+            small_read_out(model, objective, each, prior)(point), wanted, strict=True
+        ):
+            np.testing.assert_allclose(one, other, 1e-9, 1e-9)
 
 
 @pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])

@@ -379,12 +379,23 @@ class Even(torch.Generator):
 
     def rand(self, n: int, size: int) -> Tensor:
         """(n, size), above zero and below one."""
+        return self._repeated(self._points(size), n)
+
+    def randn(self, n: int, size: int) -> Tensor:
+        """(n, size), as normal numbers are spread."""
+        return self._repeated(torch.special.ndtri(self._points(size)), n)
+
+    def _repeated(self, points: Tensor, n: int) -> Tensor:
+        return points.repeat(-(-n // self._count), 1)[:n]
+
+    def _points(self, size: int) -> Tensor:
+        """(count, size)."""
         first, self._used = self._used, self._used + size
         points = torch.rand(self._count, size, dtype=torch.float64, generator=self)
         if self._used <= _MOST_EVEN:
             sobol = torch.quasirandom.SobolEngine(self._used, scramble=True, seed=self._seed)
             points = sobol.draw(self._count, dtype=torch.float64)[:, first:]
-        return points.clamp(_EDGE, 1.0 - _EDGE).repeat(-(-n // self._count), 1)[:n]
+        return points.clamp(_EDGE, 1.0 - _EDGE)
 
 
 def rand(n: int, size: int, generator: torch.Generator) -> Tensor:
@@ -397,6 +408,5 @@ def rand(n: int, size: int, generator: torch.Generator) -> Tensor:
 def randn(*shape: int, like: Tensor, generator: torch.Generator) -> Tensor:
     """Normal numbers; drawn on the CPU, so that a seed means the same on every device."""
     if isinstance(generator, Even):
-        size = math.prod(shape[1:])
-        return torch.special.ndtri(generator.rand(shape[0], size)).view(shape).to(like)
+        return generator.randn(shape[0], math.prod(shape[1:])).view(shape).to(like)
     return torch.randn(*shape, dtype=torch.float64, generator=generator).to(like)

@@ -327,7 +327,7 @@ class LowRankForm(Gaussian):
             return batch.x
         patterns, place = distinct_patterns(batch.observed)
         kinds, kind = (place * self.n_components + component).unique(return_inverse=True)
-        if self._table_is_large or 2 * len(kinds) > len(kind):
+        if self._table_is_large:
             return super().own_expected(batch, component)
         inverse = self._own_inverse(patterns[kinds // self.n_components], kinds % self.n_components)
         mean = self.mean.to(batch.x.dtype)[component]

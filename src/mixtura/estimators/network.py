@@ -43,9 +43,9 @@ _Chooser = Chooser[NetworkPlan, LinkedResult]
 
 #: Embeddings that "auto" compares.
 _COMPARED = ("posterior", "log_density")
-#: Numbers of rows with holes up to which networks of several folds are trained side by side: each
-#: has draws and matrices of its own for every row.
-_STACKED = 4_000
+#: Missing numbers up to which networks of several folds are trained side by side: each has draws
+#: and matrices of its own for every row with holes.
+_STACKED = 1_200
 #: What the parameters of both may be.
 NETWORK_CONSTRAINTS: dict[str, list[object]] = CONSTRAINTS | {
     "embedding": [StrOptions({"auto", *EMBEDDINGS})],
@@ -127,7 +127,8 @@ class NetworkEstimator(DensityEstimator):
         em = resolve(self.init, {"em": partial(EM, max_iter=50, tol=enough_gain(engine.n_numbers))})
         linked = resolve(self.solver, {"linked_em": LinkedEM})
         recipe = Recipe(structure, em, self.prior_rows, self.missingness == "informative")
-        costly = engine.has_holes and len(engine) * engine.n_features > _STACKED
+        lacking = engine.has_holes and engine.n_features - engine.values_per_row
+        costly = len(engine) * lacking > _STACKED
         return [
             NetworkPlan(
                 n_classes=n_classes,
@@ -166,8 +167,8 @@ class NetworkEstimator(DensityEstimator):
         ways = [each.shortened() for each in plans] if several else plans
         best = chooser.race(ways, "embedding", whole=several)
         if curves is not None:
-            ways, along = [replace(each, marginals=TAMED) for each in ways], chooser.under(curves)
-            best = along.challenge(best, ways, question="marginals")
+            along = chooser.under(curves)
+            best = along.challenge(best, [replace(best.way, marginals=TAMED)], question="marginals")
             chooser = along if best.way.marginals == TAMED else chooser
         others = [best.way.informative()] if asks else []
         best = chooser.challenge(best, others, clearly_beats, "missingness")

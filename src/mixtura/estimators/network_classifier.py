@@ -177,7 +177,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
             calibration = Calibration()
             if self.calibrate and isinstance(held_out, Answers):
                 calibration = held_out.calibration
-            prior = result.network.class_shares().cpu().numpy()[: len(rows.classes)]
+            shares = result.network.class_shares() if result.shares is None else result.shares
             self._publish(
                 result,
                 plan,
@@ -186,7 +186,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
                 progress,
                 unseen,
                 classes=rows.classes,
-                class_prior=prior,
+                class_prior=shares.cpu().numpy()[: len(rows.classes)],
                 calibration=calibration,
                 reach=self._reach(rows.X, schema, engine.scaling),
             )

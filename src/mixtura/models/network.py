@@ -27,7 +27,7 @@ RELATIVE = ("posterior", "simplex")
 _SEED = 0
 #: Draws from all components that the classes' shares are measured by, for each draw of what is
 #: missing; and the fewest of a component.
-_FOR_CHANCES, _LEAST_CHANCES = 128, 4
+_FOR_CHANCES, _LEAST_CHANCES = 32, 4
 #: Numbers that draws of several rows may hold at a time.
 _NUMBERS = 20_000_000
 

@@ -33,6 +33,7 @@ class ElasticNet:
         loss: Loss,
         share: np.ndarray,
         start: tuple[np.ndarray, np.ndarray],
+        tol: float = 1e-9,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Weights (K,) and biases (C,): L-BFGS-B on the positive and negative parts of weights.
 
@@ -42,6 +43,7 @@ class ElasticNet:
         owner : (K,) the score that each weight belongs to.
         share : (n,) of each row in the mean.
         start : weights and biases to begin with.
+        tol : it ends where an iteration gains a smaller share of the objective.
         """
         size, n_scores = len(owner), len(start[1])
         place = np.arange(size)
@@ -65,7 +67,7 @@ class ElasticNet:
             jac=True,
             method="L-BFGS-B",
             bounds=[(0.0, None)] * (2 * size) + [(None, None)] * n_scores,
-            options={"maxiter": 500, "ftol": 1e-9, "gtol": 1e-6, "maxcor": 20},
+            options={"maxiter": 500, "ftol": tol, "gtol": 1e-6, "maxcor": 20},
         ).x
         return found[:size] - found[size : 2 * size], found[2 * size :]
 

@@ -34,7 +34,7 @@ from mixtura.solvers.base import (
 from mixtura.solvers.elastic_net import NetworkPrior
 from mixtura.solvers.gradients import Best, Free, Function, Packed
 from mixtura.solvers.near import Near
-from mixtura.solvers.small import small_function
+from mixtura.solvers.small import small_function, small_read_out
 
 #: Steps that curvature is remembered of.
 _MEMORY = 20
@@ -129,6 +129,8 @@ def _function(
         and isinstance(prior, NetworkPrior)
         and (isinstance(engine.view, Prepared) or not engine.may_have_missing)
     ):
+        if small := small_read_out(model, objective, engine, prior):
+            return small, None
         sums = partial(read_out_sums, model, **given)
     return packed.mean(sums, model.total_weight(engine.y, engine.weight)), near
 
@@ -340,8 +342,9 @@ class Minimization:
     def _remember(self, taken: np.ndarray, move: np.ndarray, turn: np.ndarray) -> None:
         """The last moves and what they did to the slope, each in the place of the oldest.
 
-        Their products are kept, moves by turns and turns by turns: only the last are new. Problems
-        that have taken fewer steps than others have moves of zero.
+        Their products are kept, moves by turns that came no earlier and turns by turns: only those
+        by the last turn are new. Problems that have taken fewer steps than others have moves of
+        zero.
         """
         curved = (move * turn).sum(1) > 1e-10 * (turn * turn).sum(1)
         (keep,) = (taken & curved).nonzero()
@@ -349,13 +352,12 @@ class Minimization:
             return
         slot = self._kept[keep] % self._step.shape[1]
         self._kept[keep] += 1
-        new = np.stack([move, turn], 1)
-        self._pairs[keep, slot], self._step[keep, slot] = new[keep], self._kept[keep]
+        self._pairs[keep, slot] = np.stack([move[keep], turn[keep]], 1)
+        self._step[keep, slot] = self._kept[keep]
         used, known = self._known()
-        dots = (known @ new.transpose(0, 2, 1)).reshape(len(new), -1, 2, 2)[keep]
-        self._products[keep, slot, used] = dots[:, :, 1, 0]
-        self._products[keep, used, slot] = dots[:, :, 0, 1]
-        self._squares[keep, slot, used] = self._squares[keep, used, slot] = dots[:, :, 1, 1]
+        dots = (known @ turn[..., None]).reshape(len(turn), -1, 2)[keep]
+        self._products[keep, used, slot] = dots[..., 0]
+        self._squares[keep, slot, used] = self._squares[keep, used, slot] = dots[..., 1]
 
     def _known(self) -> tuple[slice, np.ndarray]:
         """Places that are in use, and their pairs of a move and a turn, (P, 2 m, d)."""

@@ -33,18 +33,22 @@ from mixtura.solvers.em import em_update
 
 #: Smallest deviation that an embedding is divided by.
 _LEAST_SCALE = 1e-9
+#: Share of its objective that the last iteration of a read-out gains; and where gradients are to
+#: improve it on complete rows.
+_EXACT, _ROUGH = 1e-9, 1e-4
 #: Rounds of giving the classes their shares, how near is near enough, and how stiff the search is.
 _ROUNDS, _NEAR, _STIFF = 5, 2e-3, 1e-4
 
 
 @dataclass(frozen=True)
 class LinkedResult:
-    """A trained network and how training ended."""
+    """A trained network and how training ended; the classes' shares (C,) in p(x), once known."""
 
     network: Network
     n_iter: int
     converged: bool
     prior: SpreadPrior | None = None
+    shares: Tensor | None = None
 
 
 @dataclass
@@ -152,9 +156,10 @@ class _Course:
         return LinkedResult(network, iteration, settled and not stop, self.prior)
 
     def only_read(self, network: Network, engine: Engine) -> LinkedResult:
-        """The mixtures as they are."""
+        """The mixtures as they are, and a read-out that gradients may begin with."""
         taught = _rows_with_answers(network, engine)
-        return LinkedResult(self._read_out(network, taught), 0, True, self.prior)
+        tol = _EXACT if engine.may_have_missing else _ROUGH
+        return LinkedResult(self._read_out(network, taught, tol), 0, True, self.prior)
 
     def is_em(self, engine: Engine) -> bool:
         """Whether it does what EM does, each mixture on all rows or on its own."""
@@ -204,7 +209,7 @@ class _Course:
         weight = mixture.normalize_weight((sums["mass"] + prior).clamp_min(tiny).log())
         return replace(mixture, log_weight=weight)
 
-    def _read_out(self, network: Network, taught: Engine | None) -> Network:
+    def _read_out(self, network: Network, taught: Engine | None, tol: float = _EXACT) -> Network:
         """The best weights for the present embedding; unused components go, if they may."""
         if taught is None:
             return network
@@ -228,14 +233,19 @@ class _Course:
             partial(loss, y),
             share,
             (network.weight.cpu().numpy(), network.bias.cpu().numpy()),
+            tol,
         )
         tensors = (torch.from_numpy(each).to(network.weight) for each in (*found, shift, scale))
         network = network.with_read_out(*tensors)
         return _without_unused(network) if self.settings.annihilate else network
 
 
-def with_class_shares(network: Network, shares: np.ndarray, progress: Progress) -> Network:
+def with_class_shares(
+    network: Network, shares: np.ndarray, progress: Progress
+) -> tuple[Network, Tensor]:
     """The network whose p(x) gives the classes their shares (C,), which an empty row then gets.
+
+    Beside it those that they have.
 
     Of all weights under which the mean of p(c | x) over p(x) has these shares, those nearest to the
     present ones in relative entropy: w_k exp(a_k . t), where a_k is the mean over component k.
@@ -243,7 +253,7 @@ def with_class_shares(network: Network, shares: np.ndarray, progress: Progress) 
     time is up, the weights stay as they are.
     """
     if progress.stopped:
-        return network
+        return network, network.class_shares()
     log_prob = network.own_log_prob()
     share, chances = 1.0, network.class_chances(log_prob)
     distance = _distance(network, chances, shares)
@@ -260,7 +270,7 @@ def with_class_shares(network: Network, shares: np.ndarray, progress: Progress) 
             network, chances, distance = changed, found, nearer
         else:
             share /= 2.0
-    return network
+    return network, network.mixture.log_joint_weight.exp() @ chances
 
 
 def _distance(network: Network, chances: Tensor, shares: np.ndarray) -> float:

@@ -263,6 +263,43 @@ class _Contrast(Kind):
         return type(self)(self._whole.some(rows), self._part.some(rows))
 
 
+class _WithDraws(Kind):
+    """Densities of n rows, and after these of draws, of which each problem has its own."""
+
+    def __init__(self, rows: Kind, n_rows: int, draws: list[Kind]) -> None:
+        self._rows, self._n_rows, self._draws = rows, n_rows, draws
+
+    def natural(self, free: Arrays) -> Arrays:
+        return self._rows.natural(free)
+
+    def log_prob(self, named: Arrays) -> np.ndarray:
+        count = len(self._draws)
+        parts = {name: np.split(value, count) for name, value in named.items()}
+        drawn = [
+            each.log_prob({name: part[place] for name, part in parts.items()})
+            for place, each in enumerate(self._draws)
+        ]
+        return np.concatenate([self._rows.log_prob(named), np.concatenate(drawn)], 1)
+
+    def slope(self, occupancy: np.ndarray) -> Arrays:
+        of_rows, of_draws = np.split(occupancy, [self._n_rows], 1)
+        parts = zip(self._draws, np.split(of_draws, len(self._draws)), strict=True)
+        found = [each.slope(part) for each, part in parts]
+        return {
+            name: value + np.concatenate([each[name] for each in found])
+            for name, value in self._rows.slope(of_rows).items()
+        }
+
+    def maximized(self, occupancy: np.ndarray) -> tuple[Arrays, np.ndarray]:
+        raise NotImplementedError("EM sees rows as they are")
+
+    def log_prior(self) -> np.ndarray:
+        return self._rows.log_prior()
+
+    def some(self, rows: np.ndarray) -> Self:
+        raise NotImplementedError("draws belong to all rows")
+
+
 def _gap(dof: np.ndarray) -> np.ndarray:
     return np.log(0.5 * dof) - psi(0.5 * dof)
 
@@ -298,6 +335,13 @@ def kind_of(density: Density, batch: Batch, prior: SpreadPrior | None) -> Kind |
             return LowRank(density, x, imagined)
         return LowRankOfHoles(density, x, imagined, holes)
     return None
+
+
+def with_draws(kind: Kind, n_rows: int, draws: list[tuple[Density, Batch]]) -> Kind | None:
+    """Densities of rows, and after these of draws of each problem; None where one has no kind."""
+    found = [kind_of(density, rows, None) for density, rows in draws]
+    known = [each for each in found if each is not None]
+    return _WithDraws(kind, n_rows, known) if len(known) == len(found) else None
 
 
 def contrast(

@@ -36,8 +36,9 @@ _TRAINING_DRAWS, _TRIAL_DRAWS, _ROUNDS = 8, 32, 4
 #: Penalties of the read-out are lessened so far at most where classes are rare.
 _LEAST_RARITY = 0.1
 #: Iterations that tell which of several candidates is best; and those that all rows are left where
-#: the start has had them all, without some rows.
-_GLIMPSE, _LAST = 12, 20
+#: the start has had them all, without some rows. Share of the objective that the last one gains,
+#: where rows are complete.
+_GLIMPSE, _LAST, _GAIN = 12, 20, 1e-4
 
 AnyNetwork = TypeVar("AnyNetwork", Network, NetworkStack)
 
@@ -164,8 +165,8 @@ class NetworkPlan:
         """Trained end to end, the network whose p(x) gives the classes their shares."""
         if self.n_classes < 2 or not self.linked.end_to_end:
             return result
-        shares = self._shares(engine)
-        return replace(result, network=with_class_shares(result.network, shares, progress))
+        network, shares = with_class_shares(result.network, self._shares(engine), progress)
+        return replace(result, network=network, shares=shares)
 
     def _begun(
         self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
@@ -259,7 +260,9 @@ class NetworkPlan:
             iterations = _GLIMPSE if self.short else _LAST
         elif self.begin:
             iterations -= _GLIMPSE
-        rounds = _ROUNDS if engine.may_have_missing and not self.short else 1
+        if not engine.may_have_missing:
+            return [LBFGS(iterations, _GAIN)]
+        rounds = 1 if self.short else _ROUNDS
         return [LBFGS(iterations // rounds)] * rounds
 
     def _net(self, engine: Engine) -> ElasticNet:
