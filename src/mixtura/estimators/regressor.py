@@ -154,15 +154,16 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         whole = Matrix(indicators.beside(rows.values, standard))
         known = np.where(np.isnan(y).all(1), np.nan, 0.0)
         engine = engine_of(whole, known, weight, scaling, self.device)
-        plans, generator = make_plans(self, engine, y.shape[1]), self._generator()
+        plans, generator = make_plans(self, engine, y), self._generator()
         with self._progress() as progress:
             compared = Comparison.of(plans, engine, spawn(generator), progress)
             fitted, outcome = compared.train(engine, units, spawn(generator), progress)
         reach = scaling.reach(*nan_range(whole.values))[:, : -y.shape[1]]
         self.model_ = Regression(fitted, schema, indicators, y.shape[1], flat, reach)
         self.choice_, self.history_ = compared.choice, progress.history
-        cut_short, result = warn_if_cut_short(progress, outcome.n_rows, len(engine)), outcome.model
-        self.n_iter_, self.converged_ = result.n_iter, result.converged and not cut_short
+        cut_short, result = warn_if_cut_short(progress, outcome.n_rows, len(engine)), outcome.model.result
+        self.n_iter_ = result.n_iter
+        self.converged_ = result.converged and not cut_short
         return self
 
     def _scaled(
