@@ -49,7 +49,6 @@ _MODELS: tuple[tuple[int, Structure, str], ...] = (
     (4, Full(1e-3), "ranks"),
     (8, Full(1e-3), "power"),
     (4, LowRank(3, 0.01), "linear"),
-    (4, Full(1e-3), _TREES),
     (8, Full(1e-3), _TREES),
 )
 #: Share of the likelihood of whole rows where there are several components.
@@ -243,7 +242,8 @@ def _trained(
     way = trial.way
 
     def learn(rows: Engine, own: torch.Generator, latest: Trained | None) -> Trained:
-        return way.train(rows.under(trial.scaling), own, progress)
+        begin = latest or (trial.models[0] if trial.models else None)
+        return way.train(rows.under(trial.scaling), own, progress, begin)
 
     def loss(trained: Trained, rows: Engine) -> float:
         mixture, own = trained.mixture.to(rows.device), rows.under(trained.scaling)

@@ -91,10 +91,8 @@ class JointPlan:
         rows, assignment = groups.part([0])
         stack = MixtureStack.of([each.model for each in begun], assignment)
         prior = SpreadPrior.stacked([each.prior for each in begun], stack.layout.n_components)
-        share = likelihood_share(self.tradeoff, rows.values_per_row)
-        contrasted = rows.seen(Contrast(self.n_targets, share))
         found = self.solver.run(
-            stack, Likelihood(), contrasted, progress, generator=generator, prior=prior
+            stack, Likelihood(), self._seen(rows), progress, generator=generator, prior=prior
         )
         ended = {"n_iter": found.n_iter, "converged": found.converged}
         return [
@@ -102,9 +100,30 @@ class JointPlan:
             for place, each in enumerate(begun)
         ]
 
-    def train(self, engine: Engine, generator: torch.Generator, progress: Progress) -> Trained:
-        """The mixture of all rows."""
-        return self.trials(engine, Folds.none(engine), generator, progress)[0]
+    def train(
+        self,
+        engine: Engine,
+        generator: torch.Generator,
+        progress: Progress,
+        begin: Trained | None = None,
+    ) -> Trained:
+        """The mixture of all rows, from one of some of them on, if there is one.
+
+        Then half of the iterations do.
+        """
+        if begin is None or self.tradeoff == 1.0:
+            return self.trials(engine, Folds.none(engine), generator, progress)[0]
+        solver = replace(self.solver, max_iter=max(1, self.solver.max_iter // 2))
+        rows, prior = self._seen(engine.single_class()), begin.result.prior
+        found = solver.run(
+            begin.mixture, Likelihood(), rows, progress, generator=generator, prior=prior
+        )
+        return Trained(replace(found, prior=prior), engine.scaling)
+
+    def _seen(self, rows: Engine) -> Engine:
+        """Rows beside copies without their targets."""
+        share = likelihood_share(self.tradeoff, rows.values_per_row)
+        return rows.seen(Contrast(self.n_targets, share))
 
 
 @dataclass(frozen=True)
@@ -136,8 +155,14 @@ class BesideTrees:
         """There is one."""
         yield self.train(engine, generator, progress)
 
-    def train(self, engine: Engine, generator: torch.Generator, progress: Progress) -> Trained:
-        """The mixture of all rows, or of a sample of very many."""
+    def train(
+        self,
+        engine: Engine,
+        generator: torch.Generator,
+        progress: Progress,
+        begin: Trained | None = None,
+    ) -> Trained:
+        """The mixture of all rows, or of a sample of very many; from another one on."""
         rows = engine.merged().sample(_MOST_ROWS, spawn(generator))
         fold, batch = rows.fold_numbers(_PARTS, spawn(generator)), rows.all_rows()
         values, weight = batch.with_nan().double().cpu().numpy(), batch.weight.double().cpu().numpy()
@@ -147,5 +172,5 @@ class BesideTrees:
         beside = Scaling(*(np.insert(each, [last], each[last:]) for each in units))
         whole = Matrix(np.insert(values, [last], told, axis=1))
         wider = engine_of(whole, rows.y.cpu().numpy(), weight, beside, rows.device)
-        found = self.plan.train(wider, generator, progress)
+        found = self.plan.train(wider, generator, progress, begin)
         return replace(found, scaling=replace(beside, indicators=trees))
