@@ -28,7 +28,7 @@ from mixtura.parts import resolve
 from mixtura.progress import Progress
 from mixtura.selection.blend import blend_weights
 from mixtura.selection.budget import Budget, Outcome
-from mixtura.selection.chooser import MOST_COMPARED, Chooser, Contender
+from mixtura.selection.chooser import MOST_COMPARED, Chooser, Contender, is_small
 from mixtura.selection.held_out import HOLES, HeldOut, Losses
 from mixtura.solvers import EM, LBFGS
 from mixtura.training.groups import Recipe
@@ -57,6 +57,9 @@ _TRADEOFF = 0.5
 _ROWS_PER_COMPONENT, _WIDE = 10, 60
 #: Iterations of EM, at most, that L-BFGS begins with.
 _START = 20
+#: Shares of the iterations of L-BFGS after which candidates are compared first, and that a model
+#: of some of the rows takes with all of them.
+_GLIMPSE, _SHARE = 0.3, 0.5
 #: With fewer rows none are held out. Rows of evidence for weights that models deserve each by
 #: itself; a model with less than such a share of an even weight gets none.
 _FEWEST, _PRIOR_ROWS, _LITTLE = 8, 4.0, 0.5
@@ -172,11 +175,20 @@ class Comparison:
             n_ways=len(plans),
             fewest=_FEWEST,
         )
-        tried = []
+        tried, whole = list[_Trial](), is_small(some) and chooser.saw_all(engine)
         for plan in plans:
-            scaling = _units(engine, plan.marginals, n_targets)
-            tried.append(chooser.under(scaling).try_out(plan, "models"))
+            own = chooser.under(_units(engine, plan.marginals, n_targets))
+            brief = isinstance(plan, JointPlan) and not whole
+            first = plan.limited(_GLIMPSE) if brief else plan
+            tried.append(own.try_out(first, "models", whole=whole))
         weights = _weights(tried)
+        if not whole:
+            for each, plan, weight in zip(tried, plans, weights, strict=True):
+                each.won &= weight > 0.0
+                if each.models and weight and isinstance(plan, JointPlan) and plan.tradeoff < 1.0:
+                    later = plan.going_on(each.models, 1.0 - _GLIMPSE)
+                    chooser.under(each.scaling).deepen(each, later)
+            weights = _weights(tried)
         choice = [
             {**row, "chosen": weight > 0.0, "weight": float(weight)}
             for row, weight in zip(chooser.table(), weights, strict=True)
@@ -242,8 +254,9 @@ def _trained(
     way = trial.way
 
     def learn(rows: Engine, own: torch.Generator, latest: Trained | None) -> Trained:
-        begin = latest or (trial.models[0] if trial.models else None)
-        return way.train(rows.under(trial.scaling), own, progress, begin)
+        begin = [latest] if latest else trial.models[:1] if trial.whole is None else []
+        plan = way.going_on(begin, _SHARE) if begin else way
+        return plan.train(rows.under(trial.scaling), own, progress)
 
     def loss(trained: Trained, rows: Engine) -> float:
         mixture, own = trained.mixture.to(rows.device), rows.under(trained.scaling)

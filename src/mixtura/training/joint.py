@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,6 +52,7 @@ class JointPlan:
     tradeoff : share of the likelihood of whole rows, per observed value; 1 is generative.
     n_targets : how many of the last columns are targets.
     marginals : what features are mapped by.
+    begin : models that training goes on from, one per trial, in place of a start by EM.
     """
 
     recipe: Recipe
@@ -60,6 +61,7 @@ class JointPlan:
     n_targets: int
     solver: LBFGS
     marginals: str = "linear"
+    begin: tuple[Trained, ...] = ()
 
     @property
     def settings(self) -> dict[str, object]:
@@ -81,18 +83,23 @@ class JointPlan:
     ) -> list[Trained]:
         """The mixtures of trials; each learns from the rows of the other folds."""
         groups = Groups.everyone(engine, folds=folds)
-        start = fit_groups(groups, [self.count], self.recipe, generator, progress)
-        begun = [
-            replace(results[0], prior=start.prior(trial))
-            for trial, results in enumerate(start.results)
-        ]
+        if self.begin and self.tradeoff < 1.0:
+            begun = [each.result for each in self.begin]
+        else:
+            start = fit_groups(groups, [self.count], self.recipe, generator, progress)
+            begun = [
+                replace(results[0], prior=start.prior(trial))
+                for trial, results in enumerate(start.results)
+            ]
         if self.tradeoff == 1.0:
             return [Trained(each, engine.scaling) for each in begun]
         rows, assignment = groups.part([0])
         stack = MixtureStack.of([each.model for each in begun], assignment)
         prior = SpreadPrior.stacked([each.prior for each in begun], stack.layout.n_components)
+        share = likelihood_share(self.tradeoff, rows.values_per_row)
+        contrasted = rows.seen(Contrast(self.n_targets, share))
         found = self.solver.run(
-            stack, Likelihood(), self._seen(rows), progress, generator=generator, prior=prior
+            stack, Likelihood(), contrasted, progress, generator=generator, prior=prior
         )
         ended = {"n_iter": found.n_iter, "converged": found.converged}
         return [
@@ -100,30 +107,18 @@ class JointPlan:
             for place, each in enumerate(begun)
         ]
 
-    def train(
-        self,
-        engine: Engine,
-        generator: torch.Generator,
-        progress: Progress,
-        begin: Trained | None = None,
-    ) -> Trained:
-        """The mixture of all rows, from one of some of them on, if there is one.
+    def train(self, engine: Engine, generator: torch.Generator, progress: Progress) -> Trained:
+        """The mixture of all rows."""
+        return self.trials(engine, Folds.none(engine), generator, progress)[0]
 
-        Then half of the iterations do.
-        """
-        if begin is None or self.tradeoff == 1.0:
-            return self.trials(engine, Folds.none(engine), generator, progress)[0]
-        solver = replace(self.solver, max_iter=max(1, self.solver.max_iter // 2))
-        rows, prior = self._seen(engine.single_class()), begin.result.prior
-        found = solver.run(
-            begin.mixture, Likelihood(), rows, progress, generator=generator, prior=prior
-        )
-        return Trained(replace(found, prior=prior), engine.scaling)
+    def going_on(self, begin: Sequence[Trained], share: float = 1.0) -> JointPlan:
+        """The same from models of each trial on, with a share of the iterations."""
+        return replace(self.limited(share), begin=tuple(begin))
 
-    def _seen(self, rows: Engine) -> Engine:
-        """Rows beside copies without their targets."""
-        share = likelihood_share(self.tradeoff, rows.values_per_row)
-        return rows.seen(Contrast(self.n_targets, share))
+    def limited(self, share: float) -> JointPlan:
+        """The same with a share of the iterations."""
+        count = max(1, round(share * self.solver.max_iter))
+        return replace(self, solver=replace(self.solver, max_iter=count))
 
 
 @dataclass(frozen=True)
@@ -155,14 +150,12 @@ class BesideTrees:
         """There is one."""
         yield self.train(engine, generator, progress)
 
-    def train(
-        self,
-        engine: Engine,
-        generator: torch.Generator,
-        progress: Progress,
-        begin: Trained | None = None,
-    ) -> Trained:
-        """The mixture of all rows, or of a sample of very many; from another one on."""
+    def going_on(self, begin: Sequence[Trained], share: float = 1.0) -> BesideTrees:
+        """The same from models of each trial on, with a share of the iterations."""
+        return replace(self, plan=self.plan.going_on(begin, share))
+
+    def train(self, engine: Engine, generator: torch.Generator, progress: Progress) -> Trained:
+        """The mixture of all rows, or of a sample of very many."""
         rows = engine.merged().sample(_MOST_ROWS, spawn(generator))
         fold, batch = rows.fold_numbers(_PARTS, spawn(generator)), rows.all_rows()
         values, weight = batch.with_nan().double().cpu().numpy(), batch.weight.double().cpu().numpy()
@@ -172,5 +165,5 @@ class BesideTrees:
         beside = Scaling(*(np.insert(each, [last], each[last:]) for each in units))
         whole = Matrix(np.insert(values, [last], told, axis=1))
         wider = engine_of(whole, rows.y.cpu().numpy(), weight, beside, rows.device)
-        found = self.plan.train(wider, generator, progress, begin)
+        found = self.plan.train(wider, generator, progress)
         return replace(found, scaling=replace(beside, indicators=trees))
