@@ -185,7 +185,12 @@ def trees_of(fitted: AnyFitted) -> list[Trees | None]:
 def say_of(fitted: AnyFitted, values: np.ndarray) -> np.ndarray:
     """(M, n) how much say each has on rows (n, D): none beside trees that do not tell."""
     told = [True if each is None else each.told(values) for each in trees_of(fitted)]
-    share = np.stack([w * np.broadcast_to(each, len(values)) for w, each in zip(weights_of(fitted), told, strict=True)])
+    share = np.stack(
+        [
+            w * np.broadcast_to(each, len(values))
+            for w, each in zip(weights_of(fitted), told, strict=True)
+        ]
+    )
     return share / share.sum(0)
 
 

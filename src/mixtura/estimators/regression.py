@@ -178,23 +178,19 @@ class Comparison:
         tried, whole = list[_Trial](), is_small(some) and chooser.saw_all(engine)
         for plan in plans:
             own = chooser.under(_units(engine, plan.marginals, n_targets))
-            brief = isinstance(plan, JointPlan) and not whole
-            first = plan.limited(_GLIMPSE) if brief else plan
+            first = plan
+            if isinstance(plan, JointPlan) and not whole:
+                first = plan.limited(_GLIMPSE)
             tried.append(own.try_out(first, "models", whole=whole))
-        weights = _weights(tried)
         if not whole:
-            for each, plan, weight in zip(tried, plans, weights, strict=True):
-                each.won &= weight > 0.0
-                if each.models and weight and isinstance(plan, JointPlan) and plan.tradeoff < 1.0:
-                    later = plan.going_on(each.models, 1.0 - _GLIMPSE)
-                    chooser.under(each.scaling).deepen(each, later)
-            weights = _weights(tried)
+            _go_on(chooser, tried, plans)
+        weights = _weights(tried)
         choice = [
             {**row, "chosen": weight > 0.0, "weight": float(weight)}
             for row, weight in zip(chooser.table(), weights, strict=True)
         ]
-        beside = [isinstance(each.way, BesideTrees) for each in tried]
-        order = [each for each in np.lexsort([-weights, beside]).tolist() if weights[each] > 0.0]
+        beside = np.array([isinstance(each.way, BesideTrees) for each in tried])
+        order = [each for each in np.lexsort((-weights, beside)).tolist() if weights[each] > 0.0]
         kept = [tried[place] for place in order]
         if not chooser.saw_all(engine):
             for each in kept:
@@ -205,7 +201,9 @@ class Comparison:
         if held_back is not None:
             found = [isinstance(each.way, BesideTrees) for each in kept[1:]]
             units = tuple(
-                tuple(each.scaling if own else None for own, each in zip(found, fold[1:], strict=True))
+                tuple(
+                    each.scaling if own else None for own, each in zip(found, fold[1:], strict=True)
+                )
                 for fold in folds
             )
             held_back = replace(held_back, units=units)
@@ -245,6 +243,21 @@ class Comparison:
             held_back = replace(held_back, models=models, units=own, y=units.invert(held_back.y))
         fewest = min(result.n_rows for result in results)
         return replace(first, held_back=held_back), replace(results[0], n_rows=fewest)
+
+
+def _go_on(chooser: Chooser[_Way, Trained], tried: Sequence[_Trial], plans: Sequence[_Way]) -> None:
+    """Train those further that are not far behind the best; the others are left out."""
+    started = [
+        (each, plan)
+        for each, plan in zip(tried, plans, strict=True)
+        if each.models and isinstance(plan, JointPlan)
+    ]
+    best = min((each for each, _ in started), key=Contender.loss, default=None)
+    for each, plan in started:
+        each.won = best is not None and not each.is_hopeless(best, len(each.parts))
+        if each.won and plan.tradeoff < 1.0:
+            later = plan.going_on(each.models, 1.0 - _GLIMPSE)
+            chooser.under(each.scaling).deepen(each, later)
 
 
 def _trained(
@@ -310,7 +323,7 @@ def _said(trials: Sequence[_Trial]) -> tuple[np.ndarray, HeldOut]:
 
 
 def _blended(own: np.ndarray, weight: np.ndarray, least: int = 0) -> np.ndarray:
-    """(M,) weights by what models said (M, n) of rows; zero for little, but of the first `least`."""
+    """(M,) weights by what models said (M, n) of rows: none for little, but of the first ones."""
     found = blend_weights(own, weight, _PRIOR_ROWS)
     keep = found >= _LITTLE / len(found)
     keep[:least] = True

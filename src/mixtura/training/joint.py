@@ -101,9 +101,13 @@ class JointPlan:
         found = self.solver.run(
             stack, Likelihood(), contrasted, progress, generator=generator, prior=prior
         )
-        ended = {"n_iter": found.n_iter, "converged": found.converged}
         return [
-            Trained(replace(each, model=found.model[place], **ended), engine.scaling)
+            Trained(
+                replace(
+                    each, model=found.model[place], n_iter=found.n_iter, converged=found.converged
+                ),
+                engine.scaling,
+            )
             for place, each in enumerate(begun)
         ]
 
@@ -158,11 +162,17 @@ class BesideTrees:
         """The mixture of all rows, or of a sample of very many."""
         rows = engine.merged().sample(_MOST_ROWS, spawn(generator))
         fold, batch = rows.fold_numbers(_PARTS, spawn(generator)), rows.all_rows()
-        values, weight = batch.with_nan().double().cpu().numpy(), batch.weight.double().cpu().numpy()
+        values, weight = (
+            batch.with_nan().double().cpu().numpy(),
+            batch.weight.double().cpu().numpy(),
+        )
         values, last = rows.scaling.invert(values), rows.n_features - self.n_targets
         trees, told = grown(values[:, :last], values[:, last:], weight, fold.numpy())
-        units = [rows.scaling.location, rows.scaling.scale]
-        beside = Scaling(*(np.insert(each, [last], each[last:]) for each in units))
+        location, scale = (
+            np.insert(each, [last], each[last:])
+            for each in (rows.scaling.location, rows.scaling.scale)
+        )
+        beside = Scaling(location, scale)
         whole = Matrix(np.insert(values, [last], told, axis=1))
         wider = engine_of(whole, rows.y.cpu().numpy(), weight, beside, rows.device)
         found = self.plan.train(wider, generator, progress)

@@ -51,7 +51,7 @@ def grown(
                 told[fold == number, target] = model.predict(shown[fold == number])
             start[target] += float(model._baseline_prediction.item()) / count
             for (tree,) in model._predictors:
-                splits += _splits(tree.nodes, edges, len(leaves), found := [])
+                splits += _splits(tree.nodes, edges, len(leaves), found := list[float]())
                 leaves.append([each / count for each in found])
     value = np.zeros((len(leaves), MOST_LEAVES))
     for row, each in zip(value, leaves, strict=True):
