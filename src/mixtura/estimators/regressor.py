@@ -64,7 +64,9 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     ----------
     n_components : "auto" or int
         "auto" averages mixtures of 1, 4 and 8 components, where rows are enough for them, by how
-        likely they make the targets of held-out rows, whole and with holes.
+        likely they make the targets of held-out rows, whole and with holes. Where 1,000 rows have
+        targets, and density and marginals are "auto" as well, one more knows what boosted trees
+        expect of each row; it has a say where nothing that these ask for is missing.
     density : "auto", "full", "diag", "spherical", "low_rank", or a `Structure` of Gaussians
         "auto" has full covariances with several floors, and low rank, among the models.
     tradeoff : "auto" or float in (0, 1]
