@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from mixtura.data.given import ArrayLike
 from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
+from mixtura.data.trees import Trees
 from mixtura.exceptions import InvalidInputError
 
 #: So many deviations below its mean the logs of a normal's chances are a series; its terms.
@@ -59,8 +61,10 @@ class Predictive:
 
     @classmethod
     def average(cls, parts: Sequence[Predictive], weights: np.ndarray) -> Predictive:
-        """The mixture of what several models say, by weights (M,)."""
-        share = [each.log_share + np.log(w) for each, w in zip(parts, weights, strict=True)]
+        """The mixture of what several models say, by weights (M, n)."""
+        with np.errstate(divide="ignore"):  # who has no say
+            log_weight = np.log(weights)[..., None]
+        share = [each.log_share + w for each, w in zip(parts, log_weight, strict=True)]
         mean, deviation = ([getattr(p, name) for p in parts] for name in ("mean", "deviation"))
         return cls(*(np.concatenate(each, axis=1) for each in (share, mean, deviation)))
 
@@ -170,6 +174,31 @@ def weights_of(fitted: AnyFitted) -> np.ndarray:
     """(M,) how much say each has."""
     blend = fitted.blend  # type: ignore[attr-defined]
     return np.ones(1) if blend is None else blend.weights
+
+
+def trees_of(fitted: AnyFitted) -> list[Trees | None]:
+    """What stands beside the columns of each of the models that are averaged."""
+    units = [each.scaling.indicators for each in members_of(fitted)]  # type: ignore[attr-defined]
+    return [each if isinstance(each, Trees) else None for each in units]
+
+
+def say_of(fitted: AnyFitted, values: np.ndarray) -> np.ndarray:
+    """(M, n) how much say each has on rows (n, D): none beside trees that do not tell."""
+    told = [True if each is None else each.told(values) for each in trees_of(fitted)]
+    share = np.stack(
+        [
+            w * np.broadcast_to(each, len(values))
+            for w, each in zip(weights_of(fitted), told, strict=True)
+        ]
+    )
+    return share / share.sum(0)
+
+
+def of_features(fitted: AnyFitted) -> tuple[list[AnyFitted], np.ndarray]:
+    """The models that know features by themselves, and how much say they have."""
+    plain = [each is None for each in trees_of(fitted)]
+    share = weights_of(fitted)[plain]
+    return [*compress(members_of(fitted), plain)], share / share.sum()
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from mixtura.engines import Engine
 from mixtura.models.fitted import Fitted, Observations, log_density, log_scale_of, run_over
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import RegressionNetwork
-from mixtura.models.regression import Regression
+from mixtura.models.regression import Regression, conditional
 from mixtura.models.summarized import Summarized
+from mixtura.predictive import of_features, trees_of
 
 AnyFitted = TypeVar("AnyFitted", Fitted, Regression)
 
@@ -227,14 +228,14 @@ class TargetQuestion(Question[Regression]):
         whole = self.model.whole if self.output == "log_density" else self.model.near
         engine = self.model.fitted.engine(whole(rows), self.device)
         subsets = subsets.spread(self.model.indicators.column.tolist())
-        said = [
-            self._own_values(each, engine.under(each.scaling), subsets)
-            for each in self.model.members
-        ]
-        weights = torch.from_numpy(self.model.weights)[:, None, None, None]
+        members, weights = of_features(self.model.fitted)
+        said = torch.stack(
+            [self._own_values(each, engine.under(each.scaling), subsets) for each in members]
+        )
+        share = torch.from_numpy(weights)[:, None, None, None]
         if self.output == "log_density":
-            return (torch.stack(said) + weights.log()).logsumexp(0)
-        return (torch.stack(said) * weights).sum(0)
+            return (said + share.log()).logsumexp(0)
+        return self._beside_trees((said * share).sum(0), engine, subsets)
 
     def _own_values(self, member: Fitted, engine: Engine, subsets: Subsets) -> Tensor:
         """(s, n, C) what one of the averaged models says."""
@@ -247,12 +248,44 @@ class TargetQuestion(Question[Regression]):
             return joint.logsumexp(2, keepdim=True).cpu() - self._stretch(
                 member, engine.all_rows(), subsets
             )
-        location, scale = (
-            torch.from_numpy(each[-n_targets:])
-            for each in (member.scaling.location, member.scaling.scale)
-        )
+        location, scale = self._units(member)
         expected = torch.einsum("snk,snkt->snt", joint.softmax(2), means).cpu()
         return expected * scale + location
+
+    def _beside_trees(self, expected: Tensor, engine: Engine, subsets: Subsets) -> Tensor:
+        """(s, n, T) the same, with what stands beside trees where a subset shows all they ask for.
+
+        Rows lack the same columns.
+        """
+        fitted, n_targets = self.model.fitted, self.model.n_targets
+        members = zip(self.model.members, self.model.weights, trees_of(fitted), strict=True)
+        beside = [(each, weight, trees) for each, weight, trees in members if trees is not None]
+        mass = torch.full((len(expected), 1, 1), 1.0 - sum(weight for _, weight, _ in beside))
+        total = expected * mass
+        for each, weight, trees in beside:
+            batch = engine.under(each.scaling).all_rows().to(torch.float64)
+            kept = torch.from_numpy(subsets.columns(trees.n_columns)).to(batch.x.device)
+            shown = spread(kept, trees.origin) & batch.lacks()[0].eq(0)
+            (told,) = shown[:, trees.places].all(1).nonzero(as_tuple=True)
+            if not len(told):
+                continue
+            count, observed = len(told), shown[told].repeat_interleave(len(batch), 0)
+            x = batch.x.repeat(count, 1) * observed
+            many = Batch(x, observed, batch.y.repeat(count), batch.weight.repeat(count))
+            said = conditional(each.mixture.to(batch.x.device), many, n_targets)
+            mean = torch.einsum("nk,nkt->nt", said[..., 0].exp(), said[..., 1 : 1 + n_targets])
+            location, scale = self._units(each)
+            found = mean.cpu() * scale + location
+            total[told.cpu()] += weight * found.unflatten(0, (count, len(batch)))
+            mass[told.cpu()] += weight
+        return total / mass
+
+    def _units(self, member: Fitted) -> tuple[Tensor, Tensor]:
+        """(T,) location and scale of the targets."""
+        last = slice(-self.model.n_targets, None)
+        units = member.scaling.location, member.scaling.scale
+        location, scale = (torch.from_numpy(each[last]) for each in units)
+        return location, scale
 
     @staticmethod
     def _stretch(member: Fitted, batch: Batch, subsets: Subsets) -> Tensor:

@@ -12,6 +12,7 @@ from mixtura.data.atoms import Atoms
 from mixtura.data.curves import Curves
 from mixtura.data.indicators import LARGEST, UNIT, Indicators, Origin, held_within
 from mixtura.data.lazy import SCAN_ROWS, LazyRows, chunks_of, shared
+from mixtura.data.trees import Trees
 from mixtura.exceptions import DegenerateDataWarning, warn
 
 #: Deviations beyond the range of training up to which predictions follow a column.
@@ -35,7 +36,8 @@ class Scaling:
     """Map between the user's units and units in which every feature has variance one.
 
     It is affine, or goes on along one increasing curve per column. Codes of categories stay as they
-    are, or become indicators, which are numbers like others; from these there is no way back.
+    are, or become indicators, which are numbers like others; from these there is no way back. What
+    trees add up to is beside the numbers, and left out on the way back.
 
     Attributes
     ----------
@@ -43,7 +45,7 @@ class Scaling:
     levels : (D,) number of categories of each column, 0 for numbers.
     curves : of the values in units of variance one; None for straight lines.
     atoms : values that have probabilities, which no units change.
-    indicators : of the user's columns; None where these are taken as they are.
+    indicators : of the user's columns, or trees of them; None where these are taken as they are.
     """
 
     location: np.ndarray
@@ -51,7 +53,7 @@ class Scaling:
     levels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     curves: Curves | None = None
     atoms: Atoms | None = None
-    indicators: Indicators | None = None
+    indicators: Indicators | Trees | None = None
 
     def __post_init__(self) -> None:
         if not len(self.levels):
@@ -143,6 +145,8 @@ class Scaling:
         with np.errstate(over="ignore"):
             found = values * self.scale + self.location
         held_within(found, -LARGEST, LARGEST, found)
+        if isinstance(self.indicators, Trees):
+            return np.delete(found, self.indicators.places, axis=1)
         return found if self.atoms is None else self.atoms.restored(found, X)
 
     def moved(self, values: np.ndarray, before: Scaling) -> np.ndarray:

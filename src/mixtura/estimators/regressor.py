@@ -64,7 +64,9 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     ----------
     n_components : "auto" or int
         "auto" averages mixtures of 1, 4 and 8 components, where rows are enough for them, by how
-        likely they make the targets of held-out rows, whole and with holes.
+        likely they make the targets of held-out rows, whole and with holes. Where 1,000 rows have
+        targets, and density and marginals are "auto" as well, one more knows what boosted trees
+        expect of each row; it has a say where nothing that these ask for is missing.
     density : "auto", "full", "diag", "spherical", "low_rank", or a `Structure` of Gaussians
         "auto" has full covariances with several floors, and low rank, among the models.
     tradeoff : "auto" or float in (0, 1]
@@ -154,15 +156,19 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         whole = Matrix(indicators.beside(rows.values, standard))
         known = np.where(np.isnan(y).all(1), np.nan, 0.0)
         engine = engine_of(whole, known, weight, scaling, self.device)
-        plans, generator = make_plans(self, engine, y.shape[1]), self._generator()
+        plans, generator = make_plans(self, engine, y), self._generator()
         with self._progress() as progress:
             compared = Comparison.of(plans, engine, spawn(generator), progress)
             fitted, outcome = compared.train(engine, units, spawn(generator), progress)
         reach = scaling.reach(*nan_range(whole.values))[:, : -y.shape[1]]
         self.model_ = Regression(fitted, schema, indicators, y.shape[1], flat, reach)
         self.choice_, self.history_ = compared.choice, progress.history
-        cut_short, result = warn_if_cut_short(progress, outcome.n_rows, len(engine)), outcome.model
-        self.n_iter_, self.converged_ = result.n_iter, result.converged and not cut_short
+        cut_short, result = (
+            warn_if_cut_short(progress, outcome.n_rows, len(engine)),
+            outcome.model.result,
+        )
+        self.n_iter_ = result.n_iter
+        self.converged_ = result.converged and not cut_short
         return self
 
     def _scaled(

@@ -26,6 +26,7 @@ from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences
 from mixtura.data.sequences import AnyBatch, SequenceBatch, warn_of_lengths
 from mixtura.data.table_forms import TableForm
+from mixtura.data.trees import Trees
 from mixtura.densities import Categorical, Product, VectorDensity
 from mixtura.densities.product import numeric_part
 from mixtura.engines import Engine, engine_of
@@ -47,7 +48,7 @@ _ROUNDING, _MOST_NATS = 4.0, 0.05
 _ENOUGH_ROWS, _OTHER_SHARE = 30, 0.3
 _DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
-for _shared in (Schema, TableForm, Scaling, Curves, Atoms, Indicators, HeldBack):
+for _shared in (Schema, TableForm, Scaling, Curves, Atoms, Indicators, Trees, HeldBack):
     storable(_shared)  # which the runtime reads without scikit-learn, and so without `parts`
 
 #: What gives rows a class log-joint.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,7 +22,14 @@ from mixtura.exceptions import UnsupportedError
 from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.mixture import Mixture
 from mixtura.parts import storable
-from mixtura.predictive import FeaturesAndTargets, Predictive, members_of, weights_of
+from mixtura.predictive import (
+    FeaturesAndTargets,
+    Predictive,
+    members_of,
+    of_features,
+    say_of,
+    weights_of,
+)
 
 
 @storable
@@ -47,12 +54,18 @@ class Regression(FeaturesAndTargets[Fitted]):
     def log_density(self, rows: Matrix, y: np.ndarray | None, device: Device) -> np.ndarray:
         """(n,) log p(y | x) of what is known of y (n, T), or log p(x), in the user's units."""
         if y is None:
-            found = self._log_densities(self.whole(rows), device)
-        else:
-            beside = self.whole(rows, y).within(self.reach)
-            found = self._log_densities(beside, device)
-            found = found - self._log_densities(self.near(rows), device)
-        return logsumexp(found + np.log(self.weights)[:, None], axis=0)
+            return self._log_density(self.whole(rows), device)
+        beside, near = self.whole(rows, y).within(self.reach), self.near(rows)
+        whole, known = (self._log_densities(self.members, each, device) for each in (beside, near))
+        with np.errstate(divide="ignore"):  # who has no say
+            say = np.log(say_of(self.fitted, near.values))
+        return logsumexp(whole - known + say, axis=0)
+
+    def _log_density(self, whole: Matrix, device: Device) -> np.ndarray:
+        """(n,) of what is known of rows."""
+        members, weights = of_features(self.fitted)
+        found = self._log_densities(members, whole, device)
+        return logsumexp(found + np.log(weights)[:, None], axis=0)
 
     def is_outside(self, rows: Matrix, device: Device) -> np.ndarray:
         """(n,) which rows of the same columns are less likely than all that are held back."""
@@ -61,17 +74,15 @@ class Regression(FeaturesAndTargets[Fitted]):
             return np.zeros(len(rows), dtype=bool)
         whole = self.whole(rows)
         like = Matrix(np.where(np.isnan(whole.values[0]), np.nan, known.values))
-        weights = np.log(self.weights)[:, None]
-        own, others = (
-            logsumexp(self._log_densities(each, device) + weights, axis=0) for each in (whole, like)
-        )
+        own, others = (self._log_density(each, device) for each in (whole, like))
         return own < others.min()
 
-    def _log_densities(self, whole: Matrix, device: Device) -> np.ndarray:
-        """(M, n) of what is known of rows, under each model."""
+    def _log_densities(
+        self, members: Sequence[Fitted], whole: Matrix, device: Device
+    ) -> np.ndarray:
+        """(M, n) of what is known of rows, under each of some models."""
         engine = self.fitted.engine(whole, device)
-        found = [each.log_density(engine.under(each.scaling)) for each in self.members]
-        return np.stack(found)
+        return np.stack([each.log_density(engine.under(each.scaling)) for each in members])
 
     def draw(
         self, rows: Matrix, count: int, device: Device, generator: torch.Generator
@@ -83,8 +94,8 @@ class Regression(FeaturesAndTargets[Fitted]):
 
     def _drawn(self, whole: Matrix, device: Device, generator: torch.Generator) -> np.ndarray:
         """(n, P + T) rows with a draw of what is missing, each by one of the models."""
-        chance = torch.from_numpy(self.weights)
-        member = torch.multinomial(chance, len(whole), replacement=True, generator=generator)
+        chance = torch.from_numpy(say_of(self.fitted, whole.values).T)
+        member = torch.multinomial(chance, 1, generator=generator).flatten()
         engine, found = self.fitted.engine(whole, device), whole.values.copy()
         for number, each in enumerate(self.members):
             mine = (member == number).nonzero().flatten().numpy()
@@ -106,16 +117,18 @@ class Regression(FeaturesAndTargets[Fitted]):
         many = np.repeat(rows.values, len(codes), axis=0)
         many[:, column] = np.tile(codes, len(rows))
         y = None if y is None else np.repeat(y, len(codes), axis=0)
-        found = self._log_densities(self.whole(Matrix(many), y), device)
+        members, weights = of_features(self.fitted)
+        found = self._log_densities(members, self.whole(Matrix(many), y), device)
         chance = softmax(found.reshape(len(found), len(rows), -1), axis=2)
-        return np.einsum("m,mnk->nk", self.weights, chance)
+        return np.einsum("m,mnk->nk", weights, chance)
 
     def imputed(self, rows: Matrix, y: np.ndarray | None, device: Device) -> np.ndarray:
         """(n, D) features with conditional means, and the likeliest categories, in their holes."""
         whole = self.whole(rows, y)
         engine = self.fitted.engine(whole, device)
         means = [m.imputed(engine.under(m.scaling), whole.values) for m in self.members]
-        found = self._put(rows.values, np.einsum("m,mnp->np", self.weights, means))
+        say = say_of(self.fitted, whole.values)
+        found = self._put(rows.values, np.einsum("mn,mnp->np", say, means))
         for column, lacking, chance in self._categories(rows.values, y, device):
             found[lacking, column] = self.indicators.categories(column)[chance.argmax(1)]
         return found
@@ -161,7 +174,7 @@ def predictive(fitted: Fitted, whole: Matrix, n_targets: int, device: Device) ->
         rows = engine.under(each.scaling)
         found = run_over(each.mixture, rows, partial(conditional, n_targets=n_targets))
         parts.append(Predictive.of(found.numpy(), location, scale))
-    return Predictive.average(parts, weights_of(fitted))
+    return Predictive.average(parts, say_of(fitted, whole.values))
 
 
 def log_conditional(mixture: Mixture, batch: Batch, n_targets: int) -> Tensor:

@@ -20,11 +20,12 @@ from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.table_forms import TableForm
+from mixtura.data.trees import Trees
 from mixtura.exceptions import NoDensityError, UnsupportedError
 from mixtura.runtime.batch import Batch, Density
 from mixtura.runtime.files import KINDS, kind
 
-_SHARED = (Schema, TableForm, Scaling, Curves, Atoms, Indicators, HeldBack)
+_SHARED = (Schema, TableForm, Scaling, Curves, Atoms, Indicators, Trees, HeldBack)
 KINDS |= {each.__name__: each for each in _SHARED}
 #: The largest value of a row in the model's units, as in `Table`.
 FARTHEST = LARGEST**0.25

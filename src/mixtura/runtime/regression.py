@@ -9,7 +9,14 @@ import numpy as np
 from mixtura.conformal import HeldBack, conformal_thresholds
 from mixtura.constants import LOG_2PI
 from mixtura.data.matrix import Matrix
-from mixtura.predictive import FeaturesAndTargets, Predictive, in_parts, members_of, weights_of
+from mixtura.predictive import (
+    FeaturesAndTargets,
+    Predictive,
+    in_parts,
+    members_of,
+    of_features,
+    say_of,
+)
 from mixtura.runtime.batch import Batch
 from mixtura.runtime.files import kind
 from mixtura.runtime.gaussians import Gaussian
@@ -21,21 +28,25 @@ from mixtura.runtime.models import Fitted, Mixture, log_softmax
 class Regression(FeaturesAndTargets[Fitted]):
     def predicted(self, rows: Matrix) -> np.ndarray:
         """(n,) or (n, T) expected targets: conditional means, averaged."""
-        cost = max(each.mixture.row_cost for each, _ in _members(self.fitted))
+        cost = max(each.mixture.row_cost for each in members_of(self.fitted))
 
         def some(rows: Matrix) -> np.ndarray:
-            return self.fitted.run(self.near(rows), self._predicted, cost)
+            near = self.near(rows)
+            means = self.fitted.run(near, self._means, cost)  # (n, M, T)
+            found = np.einsum("mn,nmt->nt", say_of(self.fitted, near.values), means)
+            scaling, last = self.fitted.scaling, slice(-self.n_targets, None)
+            return found * scaling.scale[last] + scaling.location[last]
 
         found = in_parts(some, rows)
         return found[:, 0] if self.flat else found
 
-    def _predicted(self, batch: Batch) -> np.ndarray:
-        scaling, last = self.fitted.scaling, slice(-self.n_targets, None)
-        means = (
-            weight * each.mixture.impute(self.fitted.under(batch, each.scaling))[:, last]
-            for each, weight in _members(self.fitted)
-        )
-        return sum(means) * scaling.scale[last] + scaling.location[last]
+    def _means(self, batch: Batch) -> np.ndarray:
+        """(n, M, T) what each model expects, in its units."""
+        means = [
+            each.mixture.impute(self.fitted.under(batch, each.scaling))[:, -self.n_targets :]
+            for each in members_of(self.fitted)
+        ]
+        return np.stack(means, 1)
 
     def predictive(self, rows: Matrix) -> Predictive:
         """The distributions of the targets given features."""
@@ -51,7 +62,7 @@ class Regression(FeaturesAndTargets[Fitted]):
 
             told = fitted.run(whole, found, each.mixture.row_cost)
             parts.append(Predictive.of(told, scaling.location[last], scaling.scale[last]))
-        return Predictive.average(parts, weights_of(fitted))
+        return Predictive.average(parts, say_of(fitted, whole.values))
 
     def _conditional(self, mixture: Mixture, batch: Batch) -> np.ndarray:
         """(n, K, 1 + 2 T) log shares of components, and their means and log deviations."""
@@ -86,10 +97,6 @@ class Regression(FeaturesAndTargets[Fitted]):
     def log_density(self, rows: Matrix) -> np.ndarray:
         """(n,) log p(x)."""
         whole = self.whole(rows)
-        found = [each.log_density(whole) + np.log(weight) for each, weight in _members(self.fitted)]
-        return np.logaddexp.reduce(found, axis=0)
-
-
-def _members(fitted: Fitted) -> list[tuple[Fitted, float]]:
-    """All models that are averaged, and how much say each has."""
-    return list(zip(members_of(fitted), weights_of(fitted).tolist(), strict=True))
+        members, weights = of_features(self.fitted)
+        found = [each.log_density(whole) for each in members]
+        return np.logaddexp.reduce(np.add(found, np.log(weights)[:, None]), axis=0)

@@ -33,6 +33,9 @@ from mixtura.solvers.small_densities import Arrays, Kind, contrast, kind_of, wit
 _SMALL = {False: 1_000_000, True: 5_000_000}
 #: The same, up to which problems of EM go together though each row counts in few of them.
 _TOGETHER = 600_000
+#: Numbers of complete rows beside copies without targets that are kept in parts; those of a part
+#: and all components, which are to stay in the cache, and its rows, at least.
+_MOST, _CACHED, _FEWEST = 2**23, 2**17, 256
 #: Rows up to which what follows from all of them is kept for minibatches of some.
 _KEPT = 50_000
 _LOWEST, _TINY = lowest_log(torch.float64), np.finfo(float).tiny
@@ -53,19 +56,13 @@ def small_function(
 
     None where rows are many, or copies have holes at random, or densities are of other kinds.
     """
-    lacking = None
     if isinstance(engine.view, Contrast) and not engine.seen(None).may_marginalize:
-        lacking = engine.view.n_targets
-    missing = engine.may_marginalize and lacking is None
-    if not _is_small(model, engine, missing) or isinstance(engine.view, Punched):
+        return _contrasted(model, objective, engine, prior, engine.view.n_targets)
+    if not _is_small(model, engine, engine.may_marginalize) or isinstance(engine.view, Punched):
         return None
     batch = engine.all_rows()
-    if lacking is None:
-        kind = kind_of(model.density, batch, prior)
-    else:
-        rows = replace(batch.take(slice(len(engine))), observed=None)
-        kind = contrast(model.density, rows, lacking, prior)
-    total = model.total_weight(engine.y, engine.weight).numpy()  # copies do not count
+    kind = kind_of(model.density, batch, prior)
+    total = model.total_weight(engine.y, engine.weight).numpy()
     return None if kind is None else _Gradient(model, objective, batch, kind, total)
 
 
@@ -90,6 +87,37 @@ def small_read_out(
     if kind is None:
         return None
     return _OfNetworks(mixture, objective, batch, kind, total, model, prior)
+
+
+def _contrasted(
+    model: Mixture | MixtureStack,
+    objective: Objective,
+    engine: Engine,
+    prior: SpreadPrior | None,
+    lacking: int,
+) -> Function | None:
+    """The same of complete rows beside copies without their last columns, some rows at a time.
+
+    PyTorch would look for what each row lacks; imagined rows stand with the first ones.
+    """
+    if len(engine) * engine.n_features > _MOST or not _at_hand(engine):
+        return None
+    size = max(_FEWEST, _CACHED // model.row_cost(False))
+    total = model.total_weight(engine.y, engine.weight).numpy()  # copies do not count
+    parts = list[_Gradient]()
+    for batch in engine.chunks(2 * size):
+        rows = replace(batch.take(slice(len(batch) // 2)), observed=None)
+        kind = contrast(model.density, rows, lacking, None if parts else prior)
+        if kind is None:
+            return None
+        parts.append(_Gradient(model, objective, batch, kind, total))
+
+    def function(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        losses, slopes = zip(*(each.at(points) for each in parts), strict=True)
+        passed(2 * len(engine))
+        return np.sum(losses, 0), np.sum(slopes, 0)
+
+    return function
 
 
 def small_differentiation(
@@ -208,11 +236,18 @@ def small_log_joint(mixture: Mixture, batch: Batch) -> torch.Tensor | None:
 def _is_small(
     model: Mixture | MixtureStack, engine: Engine, missing: bool, n_rows: int | None = None
 ) -> bool:
-    at_hand = n_rows is not None or engine.uniform  # minibatches are, wherever the others lie
-    if n_rows is None:  # all of them: a fit may go on with rows elsewhere, by the same sums
-        n_rows = 0 if engine.is_recorded else engine.n_here
-    few = 0 < n_rows * model.row_cost(missing) <= _SMALL[missing]
-    return few and at_hand and engine.device.type == "cpu" and engine.dtype == torch.float64
+    at_hand = _at_hand(engine) if n_rows is None else _is_double(engine)  # minibatches are
+    n_rows = engine.n_here if n_rows is None else n_rows
+    return at_hand and 0 < n_rows * model.row_cost(missing) <= _SMALL[missing]
+
+
+def _at_hand(engine: Engine) -> bool:
+    """Whether all rows are: a fit may go on with rows elsewhere, by the same sums."""
+    return engine.uniform and not engine.is_recorded and _is_double(engine)
+
+
+def _is_double(engine: Engine) -> bool:
+    return engine.device.type == "cpu" and engine.dtype == torch.float64
 
 
 @dataclass

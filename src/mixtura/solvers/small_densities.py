@@ -23,6 +23,7 @@ from mixtura.densities.submatrices import WHOLE
 from mixtura.solvers.base import SpreadPrior
 from mixtura.solvers.small_gaussians import (
     Arrays,
+    ContrastedFull,
     FullCovariance,
     FullOfHoles,
     Gaussians,
@@ -348,6 +349,8 @@ def contrast(
     density: Density, batch: Batch, lacking: int, prior: SpreadPrior | None
 ) -> Kind | None:
     """Densities of complete rows, and after these of copies that lack the last columns."""
+    if isinstance(density, FullGaussian):
+        return ContrastedFull(density, batch.x.numpy(), Imagined(prior), lacking)
     whole = kind_of(density, batch, prior)
     part = kind_of(density, replace(batch, x=batch.x[:, :-lacking]), None)
     if not isinstance(whole, Gaussians) or not isinstance(part, Gaussians):

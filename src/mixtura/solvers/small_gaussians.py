@@ -362,13 +362,17 @@ class FullCovariance(Gaussians):
         self._log_det = 2.0 * np.log(self._pivots).sum(1)
         return self._root
 
-    def distances(self, named: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        size = self.x.shape[1]
+    def _whitened(self, named: Arrays) -> np.ndarray:
+        """(K, D, n), kept as well."""
         self._factor(named)
         half = self._half
-        away = (half.reshape(-1, size) @ self.x.T).reshape(*half.shape[:2], -1)
+        away = (half.reshape(-1, self.x.shape[1]) @ self.x.T).reshape(*half.shape[:2], -1)
         away -= half @ named["mean"][..., None]
         self._away = away
+        return away
+
+    def distances(self, named: Arrays) -> tuple[np.ndarray, np.ndarray]:
+        away, size = self._whitened(named), self.x.shape[1]
         return (away * away).sum(1), -0.5 * (self._log_det + size * LOG_2PI)[:, None]
 
     def _imagined_spread(self) -> np.ndarray:
@@ -377,13 +381,20 @@ class FullCovariance(Gaussians):
 
     def _slopes(self, share: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Derivatives by the mean (K, D) and by any entry of the factor (K, D, D)."""
-        back, weighted = self._half.swapaxes(1, 2), share[:, None] * self._away
+        return self._slopes_by(share[:, None] * self._away, rows.sum(1)[:, None])
+
+    def _slopes_by(self, weighted: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same, by whitened rows times shares (K, D, n) and the mass of occupancies (K, D)."""
+        back = self._half.swapaxes(1, 2)
         scatter = weighted @ self._away.swapaxes(1, 2)
-        by_factor = back @ (scatter - rows.sum(1)[:, None, None] * self._eye)
+        by_factor = back @ (scatter - mass[..., None] * self._eye)
         return (back @ weighted.sum(2)[..., None])[..., 0], by_factor
 
     def slope_of(self, share: np.ndarray, rows: np.ndarray) -> Arrays:
-        by_mean, by_factor = self._slopes(share, rows)
+        return self._free_slopes(*self._slopes(share, rows))
+
+    def _free_slopes(self, by_mean: np.ndarray, by_factor: np.ndarray) -> Arrays:
+        """Derivatives by free parameters, imagined rows included."""
         if self.imagined.rows:
             beyond = self.imagined.rows * (self._imagined_spread() - self._eye)
             by_factor = by_factor + self._half.swapaxes(1, 2) @ beyond
@@ -418,6 +429,34 @@ class FullCovariance(Gaussians):
             return np.zeros(len(self._log_det))
         trace = np.einsum("kdd->k", self._imagined_spread())
         return -0.5 * self.imagined.rows * (self._log_det + trace)
+
+
+class ContrastedFull(FullCovariance):
+    """The same of rows, and after these of copies that lack the last columns.
+
+    The first entries of a whitened row are those of its copy.
+    """
+
+    def __init__(
+        self, density: FullGaussian, x: np.ndarray, imagined: Imagined, lacking: int
+    ) -> None:
+        super().__init__(density, x, imagined)
+        self._first = x.shape[1] - lacking
+
+    def log_prob(self, named: Arrays) -> np.ndarray:
+        squares, first = self._whitened(named) ** 2, self._first
+        peak = np.cumsum(np.log(self._pivots) + 0.5 * LOG_2PI, 1)[..., None]
+        part = squares[:, :first].sum(1)
+        whole = part + squares[:, first:].sum(1)
+        return np.concatenate([-0.5 * whole - peak[:, -1], -0.5 * part - peak[:, first - 1]], 1)
+
+    def slope(self, occupancy: np.ndarray) -> Arrays:
+        whole, both = occupancy[:, : len(self.x)], occupancy.reshape(len(occupancy), 2, -1).sum(1)
+        weighted = self._away * both[:, None]
+        np.multiply(self._away[:, self._first :], whole[:, None], out=weighted[:, self._first :])
+        mass = np.repeat(both.sum(1)[:, None], self.x.shape[1], 1)
+        mass[:, self._first :] = whole.sum(1)[:, None]
+        return self._free_slopes(*self._slopes_by(weighted, mass))
 
 
 class FullOfHoles(FullCovariance):

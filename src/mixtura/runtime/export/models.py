@@ -153,7 +153,7 @@ def _indicators(g: Graph, indicators: Indicators, values: str) -> str:
 
 def _own_proba(g: Graph, model: Fitted, values: str, holes: str, missing: str) -> str:
     """(n, C) what one model says of values (n, D), some of them holes."""
-    if (indicators := model.scaling.indicators) is not None:
+    if isinstance(indicators := model.scaling.indicators, Indicators):
         lost = (g("Gather", holes, [*each], axis=1) for each in indicators.origin)
         values, holes = _indicators(g, indicators, values), reduce(partial(g, "Or"), lost)
     lacks = g.cast(holes)
