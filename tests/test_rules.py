@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import defaultdict
 from dataclasses import replace
 from itertools import permutations, product
 from math import factorial
@@ -33,6 +34,7 @@ from mixtura.selection.rules import ruled
 from mixtura.training import slopes
 from mixtura.training.beginnings import CLUSTERS, RULES
 from mixtura.training.evidence import hole_evidence
+from mixtura.training.hybrid import Plan
 
 LEVELS = np.array([0, 0, 2, 3, 0])
 
@@ -310,6 +312,28 @@ def test_rules_learn_from_more_rows_if_those_of_a_part_have_a_say(share, wanted,
     by_rules(model).scaling.apply(X)
     assert len(pickle.dumps(by_rules(model).scaling)) == len(kept)  # without what is looked up
     assert "rules" in model.marginals_
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_models_beside_learn_from_some_rows_before_all(share, monkeypatch):
+    """Who has a say then goes on with all of them; leaves see theirs at once."""
+    learned = defaultdict[str, list[int]](list)
+
+    def train(plan, engine, *args, own=Plan.train, **options):
+        learned[plan.name].append(round(len(engine), -1))
+        return own(plan, engine, *args, **options)
+
+    monkeypatch.setattr(blending, "_FIRST_ROWS", 600)
+    monkeypatch.setattr(blending, "_SOME", share)
+    monkeypatch.setattr(Plan, "train", train)
+    X, y = table(2100)
+    fitted_to_many(X, y, categorical_features=[2, 3])
+    first = learned.pop("linear", None) or learned.pop("power")
+    learned.pop("leaves", None)
+    assert first == [1890]
+    assert {len(rows) for rows in learned.values()} == {1 if share else 2}
+    assert {rows[0] for rows in learned.values()} == {600}
+    assert {rows[-1] for rows in learned.values()} == {600 if share else 1890}
 
 
 def test_rules_are_lost_with_any_of_their_columns(fitted):

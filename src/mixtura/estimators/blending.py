@@ -48,14 +48,14 @@ _CURVE_ROWS, _TIME = 20_000, 0.2
 _MOST_COLUMNS, _MOST_OF_FEW, _ENOUGH, _WIDE = 300, 1_000, 400, 5
 _KNOTS = {INDICATORS: range(8, 3, -1), ADDITIVE: range(16, 3, -1), RULES.units: range(16, 3, -1)}
 #: Iterations, and the gain that ends them, after which leaves are compared with the first model;
-#: rows that they and rules learn from, at most: of these a row has thousands.
-_GLIMPSE, _LEAF_ROWS, _RULE_ROWS = (12, 1e-3), 20_000, 40_000
+#: rows that they learn from, at most.
+_GLIMPSE, _LEAF_ROWS = (12, 1e-3), 20_000
 #: Where rows are more than candidates are compared on: iterations of a model beside the first, and
-#: after how many (rules: of how many rows, where there are so many times as many) it goes on only
-#: if it has so much say; the gain that ends them, and rows that each looks at, at most; and rows
-#: that models are asked about together, so that all see the same holes.
+#: after how many, of how many rows (where there are so many times as many), it goes on only if it
+#: has so much say; the gain that ends them, and rows that each looks at, at most (rules: a row has
+#: thousands); and rows that models are asked about together, so that all see the same holes.
 _ITERATIONS, _FIRST, _FIRST_ROWS, _MANY_TIMES, _SOME = 40, 10, 10_000, 2, 0.03
-_GAIN, _LARGE, _TOGETHER = 1e-4, 50_000, 1_000
+_GAIN, _LARGE, _RULE_ROWS, _TOGETHER = 1e-4, 50_000, 40_000, 1_000
 #: Sets of columns in which rows have atoms, at most: each takes a factorization per component.
 _PATTERNS = 128
 
@@ -256,20 +256,24 @@ def _trained(
 ) -> Trained:
     """A model of the rows, or of some, from the latest or one of the trial on, if there is one.
 
-    It takes `count` iterations where their number is left to us. Leaves and rules are those of
-    other trees, which for rules learn from so many rows at `most`: of more, these have more.
+    It takes `count` iterations, of so many rows at `most`, where their number is left to us. Leaves
+    and rules are those of other trees, which for rules learn from as many: of more, these have
+    more.
     """
     way = replace(trial.way, solver=decision.plan.solver)
     plan, begin = from_trial(estimator, way, trial)
     trees, finds = not way.beginning.alike, way.beginning.finds
     limited = estimator.solver == "auto" and begin is None and not trees
-    if latest is not None and not finds and (latest.converged or not limited):
+    saw_all = len(rows) <= _MANY_TIMES * _FIRST_ROWS
+    if latest is not None and not finds and ((saw_all and latest.converged) or not limited):
         return latest
     if trees:
-        most = most if finds else _LEAF_ROWS
-        plan, rows, begin = replace(trial.way, begin=()), rows.sample(most, generator), None
+        most = min(most, _RULE_ROWS) if finds else _LEAF_ROWS
+        plan, begin = replace(trial.way, begin=()), None
+        plan = plan.limited(_ITERATIONS, _GAIN) if len(rows) > MOST_COMPARED else plan
+        rows = rows.sample(most, generator)
     elif limited:
-        plan, rows = plan.limited(count, _GAIN), rows.sample(_LARGE, generator)
+        plan, rows = plan.limited(count, _GAIN), rows.sample(most, generator)
         begin = latest or next(iter(trial.models), None)
     if finds:
         trial.scaling, rows = curved(rows, way.marginals), rows.lazily()
@@ -343,7 +347,7 @@ class Ensemble:
             given = estimator, decision, first.shown, spawn(generator), progress
             return _trained(trial, *given, count, most, latest)
 
-        count, most = (_ITERATIONS if unseen is None else _FIRST), _RULE_ROWS
+        count, most = (_ITERATIONS if unseen is None else _FIRST), _LARGE
         if unseen is not None and len(first.shown) > _MANY_TIMES * _FIRST_ROWS:
             most = _FIRST_ROWS
         members = [
@@ -351,7 +355,7 @@ class Ensemble:
         ]
 
         def goes_on(trial: Trial, share: float) -> bool:
-            more = most < _RULE_ROWS and progress.leaves_time(1.0 - _TIME)
+            more = most < _LARGE and progress.leaves_time(1.0 - _TIME)
             return share >= _SOME and (more or not trial.way.beginning.finds)
 
         if unseen is not None:
@@ -360,7 +364,7 @@ class Ensemble:
             shares = _weighed(first.result, members, *asked).weights[1:]
             members = [
                 (
-                    learn(each, _ITERATIONS - count, _RULE_ROWS, model)
+                    learn(each, _ITERATIONS - count, _LARGE, model)
                     if goes_on(each, share)
                     else model,
                     each,
