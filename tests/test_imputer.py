@@ -8,6 +8,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from mixtura import MixtureClassifier, MixtureImputer, MixtureRegressor, load
+from mixtura.densities import LowRank
 from mixtura.exceptions import InvalidInputError
 from mixtura.runtime import load as runtime_load
 from mixtura.solvers import LBFGS
@@ -166,3 +167,19 @@ def test_few_rows_of_one_factor_are_filled_in_by_low_rank(rng, monkeypatch):
     assert MixtureImputer(1, max_time=60.0, **PLAIN).fit(few).density_ == "full"
     monkeypatch.setattr("mixtura.estimators.imputer._MOST_NUMBERS", few.size - 1)
     assert MixtureImputer(1, **PLAIN).fit(few).density_ == "full"
+
+
+def test_more_columns_than_rows_are_filled_in_by_few_directions(rng):
+    """Where others make of noise what is worse than the mean."""
+    X = rng.normal(size=(50, 2)) @ rng.normal(size=(2, 60)) + 2.0 * rng.normal(size=(50, 60))
+    hidden = rng.random(X.shape) < 0.3
+    holes = np.where(hidden, np.nan, X)
+
+    def off(imputer):
+        return np.square(imputer.fit_transform(holes) - X)[hidden].mean()
+
+    chosen = MixtureImputer(1, **PLAIN)
+    assert off(chosen) < off(SimpleImputer())
+    assert chosen.density_ == LowRank(3)
+    for other in ("full", "low_rank"):
+        assert off(MixtureImputer(1, density=other, **PLAIN)) > off(SimpleImputer())

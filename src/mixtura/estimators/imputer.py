@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils.validation import _check_feature_names_in, _num_samples, chec
 from mixtura.data.given import ArrayLike, Parameters
 from mixtura.data.in_memory import as_table, with_missing_indicators
 from mixtura.data.lazy import SCAN_ROWS, Opened, chunks_of, shared
-from mixtura.densities import Structure
+from mixtura.densities import LowRank, Structure
 from mixtura.estimators.base import CONSTRAINTS, Estimator
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.reading import check_weight, opened
@@ -25,6 +26,9 @@ from mixtura.selection.held_out import mean_and_error
 _ROWS_PER_ENTRY = 5
 #: Numbers of which it is one, at most: a trial takes several times as long as the fit.
 _MOST_NUMBERS = 20_000
+#: What is taken unless low rank is clearly better; ranks beside its own, where they are smaller
+#: than that, so large a share of the columns.
+_PLAIN, _RANKS, _SHARE = "full", (10, 3), 0.25
 #: Share of the entries that a trial hides, and how many trials there are.
 _HIDDEN, _TRIALS = 0.2, 2
 
@@ -46,9 +50,10 @@ class MixtureImputer(TransformerMixin, Estimator):
     missingness : "ignore" or "informative"
         Whether components also differ in which entries are absent.
     density : "auto", or as in `MixtureClassifier`
-        "auto" is "full", or "low_rank" where rows are few for their columns and it comes nearer to
-        entries that are hidden for a trial, which takes several times as long as a fit: of tables
-        of up to 20,000 numbers, without `max_time`. `density_` is what was chosen.
+        "auto" is "full", or "low_rank", of its own rank, 10 or 3, where rows are few for their
+        columns and it comes nearer to entries that are hidden for a trial, which takes several
+        times as long as a fit: of tables of up to 20,000 numbers, without `max_time`. `density_` is
+        what was chosen.
     n_components, prior_rows, max_time, categorical_features, unexpected, device, random_state,
     verbose
         As in `MixtureClassifier`. The prior keeps covariances sound where rows are few.
@@ -117,11 +122,12 @@ class MixtureImputer(TransformerMixin, Estimator):
             if not self.use_labels:
                 rows = X.rows if isinstance(X, Opened) else as_table(X)
                 y = np.broadcast_to(0.0, _num_samples(rows))
-            self.density_ = "full" if self.density == "auto" else self.density
+            self.density_ = _PLAIN if self.density == "auto" else self.density
             self.estimator_ = self._fit_inner(X, y, sample_weight)
             values = X.rows if isinstance(X, Opened) else self.estimator_._rows(X).values
-            if self.density == "auto" and self._prefers_low_rank(values, y, sample_weight):
-                self.density_ = "low_rank"
+            chosen = self._chosen(values, y, sample_weight) if self.density == "auto" else _PLAIN
+            if chosen != _PLAIN:
+                self.density_ = chosen
                 self.estimator_ = self._fit_inner(X, y, sample_weight)
             missing = [np.isnan(rows).any(0) for _, rows in chunks_of(values, SCAN_ROWS)]
             missing = np.any([each for some in shared(values, missing) for each in some], axis=0)
@@ -132,31 +138,45 @@ class MixtureImputer(TransformerMixin, Estimator):
         inner = self._inner(density=self.density_).set_callbacks(*self._callbacks)
         return inner.fit(X, y, weight)
 
-    def _prefers_low_rank(self, values: ArrayLike, y: ArrayLike, sample_weight: ArrayLike) -> bool:
-        """Whether it fills in clearly better what is hidden for a trial; of small tables alone."""
+    def _chosen(self, values: ArrayLike, y: ArrayLike, sample_weight: ArrayLike) -> str | Structure:
+        """What clearly fills in better what is hidden for trials, if any; of small tables alone."""
         kinds = self.estimator_.schema_.levels(values.shape[1]) > 0
         size = (~kinds).sum()
         enough = len(values) > _ROWS_PER_ENTRY * size * (size + 1) / 2
         if size < 3 or enough or values.size > _MOST_NUMBERS or self.max_time:
-            return False
-        values = values[:]
-        scale, gain = np.nanstd(values, axis=0), np.zeros(len(values))
-        weight = check_weight(sample_weight, len(values))
+            return _PLAIN
+        values, weight = values[:], check_weight(sample_weight, len(values))
+        ranks = [rank for rank in _RANKS if rank < _SHARE * size]
+        ways: list[str | Structure] = ["low_rank", *map(LowRank, ranks)]
+        gains = [(way, np.zeros(len(values))) for way in ways]
         rng = np.random.default_rng(self._generator().initial_seed())
         for _ in range(_TRIALS):
             hidden = (rng.random(values.shape) < _HIDDEN) & ~np.isnan(values)
-            rows = np.where(hidden, np.nan, values)
-            for sign, density in ((1.0, "full"), (-1.0, "low_rank")):
-                options = {"categorical_features": kinds, "verbose": 0}
-                trial = self._inner(density=density, **options)
-                filled = trial.fit(rows, y, sample_weight).impute(rows)
-                squares = ((filled - values) / np.where(scale > 0.0, scale, 1.0)) ** 2
-                off = np.where(kinds, filled != values, squares)
-                gain += sign * np.where(hidden, off, 0.0).sum(1)
-            mean, error = mean_and_error(gain, weight)
-            if mean <= 0.0:
-                return False
-        return mean > error
+            trial = partial(self._off, values, hidden, kinds, y, sample_weight)
+            plain = trial(_PLAIN)
+            gains = [(way, gain + plain - trial(way)) for way, gain in gains]
+            gains = [(way, gain) for way, gain in gains if weight @ gain > 0.0]
+            if not gains:
+                return _PLAIN
+        best, gain = max(gains, key=lambda each: float(weight @ each[1]))
+        mean, error = mean_and_error(gain, weight)
+        return best if mean > error else _PLAIN
+
+    def _off(
+        self,
+        values: np.ndarray,
+        hidden: np.ndarray,
+        kinds: np.ndarray,
+        y: ArrayLike,
+        weight: ArrayLike,
+        density: str | Structure,
+    ) -> np.ndarray:
+        """(n,) how far off rows are filled in where entries are hidden: squares, in deviations."""
+        rows, scale = np.where(hidden, np.nan, values), np.nanstd(values, axis=0)
+        trial = self._inner(density=density, categorical_features=kinds, verbose=0)
+        filled = trial.fit(rows, y, weight).impute(rows)
+        squares = ((filled - values) / np.where(scale > 0.0, scale, 1.0)) ** 2
+        return np.where(hidden, np.where(kinds, filled != values, squares), 0.0).sum(1)
 
     def transform(self, X: ArrayLike) -> ArrayLike:
         """The rows with nothing missing, (n, D) and one column per indicator.
