@@ -206,6 +206,9 @@ def test_several_targets_have_trees_of_their_own():
     assert r2_score(told, model.predict(new)[:, 0]) > 0.9
     assert r2_score(new[:, 2] ** 2, model.predict(new)[:, 1]) > 0.9
     assert model.sample(new[:5], 3).shape == (3, 5, 2)
+    rows = rows_with_holes(new[:12])
+    found = model.explain(rows)
+    np.testing.assert_allclose(found.values.sum(1) + found.base_values, model.predict(rows))
 
 
 def test_who_has_chosen_gets_what_was_chosen():
@@ -215,6 +218,13 @@ def test_who_has_chosen_gets_what_was_chosen():
         model = given.fit(*draw(count))
         assert all(each is None for each in trees_of(model.model_.fitted))
         assert len(predictive.members_of(model.model_.fitted)) >= 1
+
+
+def test_a_target_that_few_rows_have_is_none_for_trees():
+    X, y = draw(1_100)
+    both = np.column_stack([y, np.where(np.arange(1_100) < 900, y, np.nan)])
+    model = MixtureRegressor(solver=LBFGS(2), init=EM(2), random_state=0).fit(X, both)
+    assert "trees" not in [each["marginals"] for each in model.choice_]
 
 
 def test_columns_and_targets_that_no_row_has_are_none_to_learn_from():
