@@ -230,6 +230,32 @@ def test_small_problems_in_numpy_have_the_log_joints(holes, name, generator):
         np.testing.assert_allclose(found, start.class_log_joint(rows), 1e-10, 1e-10)
 
 
+def test_parts_of_rows_beside_copies_add_up(generator, monkeypatch):
+    """Imagined rows count once."""
+    (start,), engine, _ = problems("full covariance", 1, generator, holes=False)
+    prior, packed = SpreadPrior(5.0, 2.0 * start.density.typical_spread), Packed(start.free(), 1)
+    rows, point = engine.seen(Contrast(2, 0.3)), packed.pack(start.free())
+    whole = small_function(start, Likelihood(), rows, prior)(point)
+    monkeypatch.setattr(small, "_FEWEST", 16)
+    monkeypatch.setattr(small, "_CACHED", 1)
+    parts = small_function(start, Likelihood(), rows, prior)(point)
+    for one, other in zip(parts, whole, strict=True):
+        np.testing.assert_allclose(one, other, 1e-10, 1e-10)
+
+
+def test_parts_of_rows_beside_copies_keep_nothing_between_passes(generator):
+    """What whitens rows, and whitened rows, are many times as much as the rows are."""
+    (start,), *_ = problems("full covariance", 1, generator, holes=False)
+    engine = make_engine(start, 60_000, generator).seen(Contrast(2, 0.3))
+    packed = Packed(start.free(), 1)
+    function, point = small_function(start, Conditional(), engine, None), packed.pack(start.free())
+    tracemalloc.start()
+    function(point)
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert kept < 8 * len(engine)
+
+
 def test_which_problems_are_not_small(generator, monkeypatch):
     """Holes at random, many rows or columns, and densities of other kinds are PyTorch's."""
     for name in DENSITIES.keys() - SMALL - {"hole pattern"}:

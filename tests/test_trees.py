@@ -206,6 +206,9 @@ def test_several_targets_have_trees_of_their_own():
     assert r2_score(told, model.predict(new)[:, 0]) > 0.9
     assert r2_score(new[:, 2] ** 2, model.predict(new)[:, 1]) > 0.9
     assert model.sample(new[:5], 3).shape == (3, 5, 2)
+    rows = rows_with_holes(new[:12])
+    found = model.explain(rows)
+    np.testing.assert_allclose(found.values.sum(1) + found.base_values, model.predict(rows))
 
 
 def test_who_has_chosen_gets_what_was_chosen():
@@ -215,3 +218,38 @@ def test_who_has_chosen_gets_what_was_chosen():
         model = given.fit(*draw(count))
         assert all(each is None for each in trees_of(model.model_.fitted))
         assert len(predictive.members_of(model.model_.fitted)) >= 1
+
+
+def test_a_target_that_few_rows_have_is_none_for_trees():
+    X, y = draw(1_100)
+    both = np.column_stack([y, np.where(np.arange(1_100) < 900, y, np.nan)])
+    model = MixtureRegressor(solver=LBFGS(2), init=EM(2), random_state=0).fit(X, both)
+    assert "trees" not in [each["marginals"] for each in model.choice_]
+
+
+def test_columns_and_targets_that_no_row_has_are_none_to_learn_from():
+    """Parts of rows may lack what a few others have."""
+    X, y = draw(90)
+    X, y, fold = np.column_stack([X, X[:, 0]]), np.column_stack([y, y]), np.arange(90) % 3
+    X[fold != 0, 3] = y[fold != 0, 1] = np.nan
+    trees, told = growing.grown(X, y, np.ones(90), fold)
+    assert (told[fold == 0, 1] == 0.0).all()
+    alone = growing.grown(X[:, :3], y[:, :1], np.ones(90), fold)[0]
+    part = len(alone.value) // 3  # what does not see the first fold has nothing of the last column
+    np.testing.assert_array_equal(trees.value[:part], alone.value[:part])
+    assert np.isfinite(trees.sums(np.nan_to_num(np.column_stack([X, y])))).all()
+
+
+def test_rows_may_weigh_little_or_much(grown):
+    X, y, weight, fold, _, told = grown
+    for unit in (1e-9, 1e45):
+        np.testing.assert_allclose(growing.grown(X, y, unit * weight, fold)[1], told, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*no observed value")
+def test_a_column_without_values_is_no_obstacle():
+    X, y = draw(1_000)
+    rows = np.column_stack([X, np.full(len(X), np.nan)])
+    model = MixtureRegressor(solver=LBFGS(2), init=EM(2), random_state=0).fit(rows, y)
+    assert model.score(rows, y) > 0.9
+    assert trees_of(model.model_.fitted)[-1] is not None

@@ -456,7 +456,9 @@ class ContrastedFull(FullCovariance):
         np.multiply(self._away[:, self._first :], whole[:, None], out=weighted[:, self._first :])
         mass = np.repeat(both.sum(1)[:, None], self.x.shape[1], 1)
         mass[:, self._first :] = whole.sum(1)[:, None]
-        return self._free_slopes(*self._slopes_by(weighted, mass))
+        found = self._free_slopes(*self._slopes_by(weighted, mass))
+        del self._away, self._half, self._root  # of many parts these are more than the rows
+        return found
 
 
 class FullOfHoles(FullCovariance):

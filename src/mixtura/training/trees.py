@@ -32,12 +32,19 @@ def grown(
     places = (np.searchsorted(own, each) for own, each in zip(edges, values.T, strict=True))
     shown = np.where(np.isnan(values), np.nan, np.column_stack([*places]))
     alike = bool((weight == weight[0]).all())  # their derivatives are then found faster
+    weight = weight / weight.mean()  # what trees ask of leaves counts rows, in single precision
     count, told = int(fold.max()) + 1, np.full(y.shape, np.nan)
     start, leaves, splits = np.zeros(y.shape[1]), list[list[float]](), list[_Split]()
     width = values.shape[1] + y.shape[1]
     for target, own in enumerate(y.T):
         for number in range(count):
             known = (fold != number) & ~np.isnan(own)
+            if not known.any():  # a sample of rows may have nothing of a target that few have
+                leaves += [[0.0]] * _ROUNDS
+                told[fold == number, target] = 0.0
+                continue
+            learned = shown[known]
+            learned[:, np.isnan(learned).all(0)] = 0.0  # there is nothing to split at
             model = HistGradientBoostingRegressor(
                 max_leaf_nodes=_LEAVES,
                 max_iter=_ROUNDS,
@@ -47,7 +54,7 @@ def grown(
             )
             with one_thread(shown.size):
                 own_weight = None if alike else weight[known]
-                model.fit(shown[known], own[known], sample_weight=own_weight)
+                model.fit(learned, own[known], sample_weight=own_weight)
                 told[fold == number, target] = model.predict(shown[fold == number])
             start[target] += float(model._baseline_prediction.item()) / count
             for (tree,) in model._predictors:
