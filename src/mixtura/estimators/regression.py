@@ -59,7 +59,7 @@ _ROWS_PER_COMPONENT, _WIDE = 10, 60
 _START = 20
 #: Shares of the iterations of L-BFGS after which candidates are compared first, and that a model
 #: of some of the rows takes with all of them.
-_GLIMPSE, _SHARE = 0.3, 0.5
+_GLIMPSE, _SHARE = 0.3, 0.35
 #: With fewer rows none are held out. Rows of evidence for weights that models deserve each by
 #: itself; a model with less than such a share of an even weight gets none.
 _FEWEST, _PRIOR_ROWS, _LITTLE = 8, 4.0, 0.5
@@ -258,6 +258,7 @@ def _go_on(chooser: Chooser[_Way, Trained], tried: Sequence[_Trial], plans: Sequ
         if each.won and plan.tradeoff < 1.0:
             later = plan.going_on(each.models, 1.0 - _GLIMPSE)
             chooser.under(each.scaling).deepen(each, later)
+        each.way = plan
 
 
 def _trained(
