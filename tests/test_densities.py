@@ -1,7 +1,9 @@
 """Densities against scipy, dense linear algebra, finite differences and draws."""
 
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from mixtura.densities import (
     base,
     full_covariance,
     low_rank,
+    low_rank_covariance,
 )
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.objectives import Likelihood
@@ -323,6 +326,18 @@ def test_rows_of_one_pattern_and_component_share_a_factorization(
     assert single.dtype == torch.float32
     np.testing.assert_allclose(single, wanted, 1e-4, 1e-4)
     assert density.own_expected(batch.take(slice(0)), component[:0]).shape == (0, 5)
+
+
+def test_kernels_get_some_rows_and_places_of_32_bits(generator, monkeypatch):
+    """Latent factors of all rows and components are the largest array, 64 of each."""
+    kernel, name = torch.autograd.Function, "mixtura.densities.low_rank_kernel"
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(KernelLogProb=kernel))
+    monkeypatch.setattr(low_rank_covariance, "compiles", lambda device: True)
+    monkeypatch.setattr(low_rank_covariance, "_COMPILED", 0)
+    density, most = make_density("low_rank", "covariance", generator), 2**31 // (3 * 64)
+    shapes = (0, 3), (1, 3), (most, 3), (most + 1, 3), (2**20, 2**11)
+    chosen = [density._differentiable(torch.zeros(1, 1).expand(shape)) for shape in shapes]
+    assert [each is kernel for each in chosen] == [False, True, True, False, False]
 
 
 @pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)

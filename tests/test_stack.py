@@ -23,7 +23,7 @@ from mixtura.progress import Progress
 from mixtura.solvers import EM, LBFGS, SpreadPrior, small
 from mixtura.solvers.elastic_net import ElasticNet, NetworkPrior
 from mixtura.solvers.gradients import Packed
-from mixtura.solvers.lbfgs import explicit_sums, read_out_sums, traced_sums
+from mixtura.solvers.lbfgs import _function, explicit_sums, read_out_sums, traced_sums
 from mixtura.solvers.small import (
     _SMALL,
     small_differentiation,
@@ -385,6 +385,25 @@ def test_small_networks_in_numpy_have_the_derivatives_of_autograd(
             small_read_out(model, objective, each, prior)(point), wanted, strict=True
         ):
             np.testing.assert_allclose(one, other, 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("n_draws", [1, 40])
+def test_which_networks_are_not_small(n_draws, generator, monkeypatch):
+    """Rows with holes stand beside their draws: few of both are NumPy's, also in L-BFGS."""
+    found, engine, _, spreads = networks("posterior", "low_rank covariance", 1, True, generator)
+    network = replace(found[0], n_draws=n_draws)
+    rows, density = prepared(network, engine), network.density
+    prior = NetworkPrior(ElasticNet(0.1, 0.2), torch.ones(1).double(), spreads[0])
+    (batch,) = rows.chunks(len(engine))
+    numbers = len(batch) * density.row_cost(True), len(batch.drawn[0]) * density.row_cost(False)
+    assert (numbers[1] > numbers[0]) == (n_draws > 1)
+    packed = Packed(network.free(), 1)
+    for most in (max(numbers), max(numbers) - 1):
+        monkeypatch.setitem(_SMALL, True, most)
+        small_one = small_read_out(network, Conditional(), rows, prior)
+        assert (small_one is None) == (most < max(numbers))
+        chosen, _ = _function(network, Conditional(), rows, prior, packed)
+        assert (type(chosen) is type(small_one)) == (most == max(numbers))
 
 
 @pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])

@@ -39,7 +39,8 @@ _FEW = 20_000
 #: Numbers of matrices of features that are worked on together.
 _BLOCK = 100_000
 #: Loadings from which kernels are worth compiling; factors at most: their matrix is in registers.
-_COMPILED, _MOST_FACTORS = 100_000, 64
+#: Numbers of an array at most: places in it are integers of 32 bits.
+_COMPILED, _MOST_FACTORS, _MOST_NUMBERS = 100_000, 64, 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +113,11 @@ class LowRankGaussian(LowRankForm):
 
     def _differentiable(self, x: Tensor) -> type[torch.autograd.Function]:
         """Log densities of complete rows and their gradient: by kernels, where these pay."""
-        few = self.rank > _MOST_FACTORS or self.loading.numel() < _COMPILED
-        if few or x.dtype != torch.float32 or not compiles(x.device):
+        given, latent = self.loading.numel(), self.n_components * _MOST_FACTORS
+        largest = max(given, x.numel(), latent * max(len(x), _MOST_FACTORS))
+        fits = self.rank <= _MOST_FACTORS and len(x) > 0 and largest < _MOST_NUMBERS
+        pays = fits and given >= _COMPILED
+        if not pays or x.dtype != torch.float32 or not compiles(x.device):
             return _CompleteLogProb
         from mixtura.densities.low_rank_kernel import KernelLogProb  # Triton comes with CUDA alone
 
