@@ -139,7 +139,7 @@ def test_a_limit_of_mixtures_over_features_and_targets(rows, clock):
     y, y_test = (0.1 * each[:, 0] ** 2 + each[:, 1] for each in (X, X_test))
     settings = {"density": "full", "random_state": 0}
     sample = fit(MixtureRegressor(4, **settings), X[:2000], y[:2000])[0]
-    allowed = 1.0 * sample.history_[-1]["seconds"]
+    allowed = 0.5 * sample.history_[-1]["seconds"]
     model, messages = fit(MixtureRegressor(4, max_time=allowed, **settings), X, y)
     assert clock.now - sample.history_[-1]["seconds"] < 1.6 * allowed
     assert model.score(X_test, y_test) > sample.score(X_test, y_test) - 0.02

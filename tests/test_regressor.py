@@ -19,6 +19,7 @@ from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, Unsuppo
 from mixtura.models.mixture import Mixture
 from mixtura.models.regression import conditional, log_conditional
 from mixtura.predictive import Predictive, log_normal_below
+from mixtura.selection import chooser
 from mixtura.solvers import EM, LBFGS, LinkedEM
 
 pd = pytest.importorskip("pandas")
@@ -395,6 +396,31 @@ def test_low_rank_and_little_time():
     with pytest.warns(UserWarning, match="max_time"):
         short = MixtureRegressor(max_time=1e-6, random_state=0).fit(X, y)
     assert np.isfinite(short.predict(X)).all()
+
+
+def test_folds_one_by_one_go_on_from_their_own_models(monkeypatch):
+    """Each candidate has one model per fold, and all rows go on from that of the first."""
+    monkeypatch.setattr(chooser, "_SMALL", 0)
+    X, y = draw(300)
+    model = MixtureRegressor(4, density="full", random_state=0).fit(X, y)
+    assert {row["rows"] for row in model.choice_} == {225}
+    assert model.score(*draw(300, seed=1)) > 0.9
+
+
+def test_many_categories_are_told_apart():
+    """As linear regression on all of their indicators does; more than there is room for are not."""
+    rng = np.random.default_rng(0)
+    code, effect = rng.integers(60, size=900), rng.normal(size=60)
+    y = effect[code] + 0.2 * rng.normal(size=900)
+    table = pd.DataFrame({"code": code.astype(str), "x": rng.normal(size=900)})
+    encoded = OneHotEncoder().fit_transform(table[["code"]])
+    plain = LinearRegression().fit(encoded[:600], y[:600]).score(encoded[600:], y[600:])
+    model = MixtureRegressor(random_state=0).fit(table[:600], y[:600])
+    assert model.score(table[600:], y[600:]) > plain - 0.02
+    levels = np.array([0, 22, 21, 400, 90])
+    assert regressor._most_indicators(600, levels) == 66
+    assert regressor._most_indicators(200_000, levels) == 33
+    assert regressor._most_indicators(10**7, levels) == 20
 
 
 @pytest.mark.parametrize(

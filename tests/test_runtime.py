@@ -532,6 +532,11 @@ def test_distributions_of_regressors(name, tmp_path):
     for found, wanted in zip(loaded.predict(rows, True), model.predict(rows, True), strict=True):
         same(found, wanted)
     same(loaded.predict_quantiles(rows, [0.2, 0.9]), model.predict_quantiles(rows, [0.2, 0.9]))
+    y = np.array(model.predict(rows)) + 0.3
+    y[3:5] = np.nan
+    same(loaded.score_samples(rows, y), model.score_samples(rows, y))
+    with pytest.raises(InvalidInputError, match="number"):
+        loaded.score_samples(rows, y[:7])
     for coverage in (0.0, 0.5, 0.9, 1.0):
         found = loaded.predict_interval(rows, coverage)
         same(found, model.predict_interval(rows, coverage))

@@ -56,7 +56,7 @@ def reference(X, y, weight, fold, number):
             [np.searchsorted(own, each) for own, each in zip(places, rows.T, strict=True)]
         )
 
-    trees.fit(shown(X[known]), y[known], sample_weight=weight[known])
+    trees.fit(shown(X[known]), y[known], sample_weight=weight[known] / weight.mean())
     return lambda rows: trees.predict(shown(rows))
 
 

@@ -36,10 +36,10 @@ LARGEST = float(np.finfo(np.float64).max)
 class Indicators:
     """Columns of numbers, and of categories the indicators of all but the most frequent one.
 
-    Of more than 21 categories, the 20 most frequent have indicators and the others are one. A
-    column in which all rows have the same category has the indicator of that one. Numbers may
-    have indicators, too, which fade from one knot to the next: what is linear in these is any curve
-    of straight pieces, and values between knots, or beyond them, are nothing special.
+    Of very many categories, the most frequent have indicators and the others are one. A column in
+    which all rows have the same category has the indicator of that one. Numbers may have
+    indicators, too, which fade from one knot to the next: what is linear in these is any curve of
+    straight pieces, and values between knots, or beyond them, are nothing special.
 
     Attributes
     ----------
@@ -69,11 +69,13 @@ class Indicators:
         weight: np.ndarray,
         levels: np.ndarray,
         knots: Mapping[int, np.ndarray] | None = None,
+        most: int = MOST_INDICATORS,
     ) -> Self:
         """Of codes and numbers (n, D), with so many categories (D,) per column, 0 for numbers.
 
-        How frequent categories are goes by the weights (n,) of rows. Columns of numbers may have
-        increasing `knots`; with less than three they are the numbers themselves.
+        How frequent categories are goes by the weights (n,) of rows; so many at `most` have an
+        indicator. Columns of numbers may have increasing `knots`; with less than three they are the
+        numbers themselves.
         """
         counts = [np.zeros(level) for level in levels]
         for at, rows in chunks_of(values, SCAN_ROWS) if any(levels) else ():
@@ -88,7 +90,7 @@ class Indicators:
             if not len(count):
                 table += [(place, *each) for each in _faded((knots or {}).get(place, ()))]
                 continue
-            ranked = np.argsort(-count, kind="stable")[: 1 + MOST_INDICATORS]
+            ranked = np.argsort(-count, kind="stable")[: 1 + most]
             rare = int((count > 0).sum() > len(ranked))  # the last stands for them, not the first
             frequent[place], *order = np.roll(ranked, rare)
             codes = [each for each in np.sort(order) if count[each]] or [frequent[place]]

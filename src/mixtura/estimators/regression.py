@@ -37,8 +37,9 @@ from mixtura.training.joint import BesideTrees, JointPlan, Trained
 if TYPE_CHECKING:
     from mixtura.estimators.regressor import MixtureRegressor
 
-#: Models of numbers and of what trees make of them; rows with a target from which they pay.
-_TREES, _FOR_TREES = "trees", 1_000
+#: Models of numbers and of what trees make of them; rows with a target from which they pay, and
+#: numbers up to which they are soon grown.
+_TREES, _FOR_TREES, _MOST_FOR_TREES = "trees", 1_000, 100
 #: What "auto" compares: components, structure, marginals. The first is taken where rows are too few
 #: to compare any. The study behind them is docs/results/answers.md.
 _MODELS: tuple[tuple[int, Structure, str], ...] = (
@@ -85,7 +86,8 @@ def make_plans(estimator: MixtureRegressor, engine: Engine, y: np.ndarray) -> li
     rows = engine.take(np.arange(min(len(engine), MOST_COMPARED))).all_rows()
     most = distinct_rows(rows.x.cpu().numpy(), np.arange(len(rows)), MOST_COMPARED)
     open_yet = fixed is None and count == marginals == "auto"
-    trees = open_yet and (~np.isnan(y)).sum(0).min() >= _FOR_TREES
+    narrow = engine.n_features <= _MOST_FOR_TREES
+    trees = open_yet and narrow and (~np.isnan(y)).sum(0).min() >= _FOR_TREES
     ways = dict[tuple[int, str, str], _Way]()
     for own, structure, kind in _MODELS:
         if engine.n_features > _WIDE and own > 1:

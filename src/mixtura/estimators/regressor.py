@@ -22,7 +22,7 @@ from mixtura.answers.question import TargetQuestion
 from mixtura.conformal import HeldBack
 from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, RandomState
-from mixtura.data.indicators import UNIT, Indicators
+from mixtura.data.indicators import MOST_INDICATORS, UNIT, Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling, nan_range, rounded_mean
 from mixtura.data.schema import Schema
@@ -45,6 +45,8 @@ from mixtura.solvers import EM, LBFGS
 
 #: Units of a target per deviation: k-means then takes it for as many features as the square.
 _TARGET_UNITS = 2.0
+#: Indicators of columns with many categories, at most, in all; and rows times these.
+_INDICATORS, _NUMBERS = 200, 20_000_000
 #: What standardized targets are multiples of.
 _TARGET_GRID = 2.0**-30
 
@@ -57,8 +59,9 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     targets. Given what is observed of a row, its targets are a mixture of Gaussians again, around
     linear functions of the features: means, deviations, quantiles, densities and draws are exact,
     and so are holes, which are integrated out. Categories enter as indicators, of which a missing
-    one is a hole; of a column with more than 21 all but the 20 most frequent count as one. Numbers
-    are followed up to three deviations beyond the training rows; a warning tells of farther ones.
+    one is a hole; of columns with very many, the most frequent are told apart (200 in all, of up to
+    100,000 rows; 20 of a column at least), and the others count as one. Numbers are followed up to
+    three deviations beyond the training rows; a warning tells of farther ones.
 
     Parameters
     ----------
@@ -151,7 +154,9 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
 
     def _fit_rows(self, rows: Matrix, y: np.ndarray, weight: np.ndarray, schema: Schema) -> Self:
         flat, y = y.ndim == 1, y.reshape(len(y), -1)
-        indicators = Indicators.learn(rows.values, weight, schema.levels(rows.values.shape[1]))
+        levels = schema.levels(rows.values.shape[1])
+        most = _most_indicators(len(rows), levels)
+        indicators = Indicators.learn(rows.values, weight, levels, most=most)
         scaling, units, standard = self._scaled(rows.values, y, weight, indicators)
         whole = Matrix(indicators.beside(rows.values, standard))
         known = np.where(np.isnan(y).all(1), np.nan, 0.0)
@@ -449,3 +454,9 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         """R^2 of the rows that have a target; of several targets, the mean."""
         found = self._told(Predictive.expected, rows := self._asked(X))
         return target_score(found, self._targets(rows, y), sample_weight)
+
+
+def _most_indicators(n_rows: int, levels: np.ndarray) -> int:
+    """Indicators of a column, at most: what room there is for those with many categories (D,)."""
+    n_many = int((levels > MOST_INDICATORS + 1).sum())
+    return max(MOST_INDICATORS, min(_INDICATORS, _NUMBERS // n_rows) // max(n_many, 1))

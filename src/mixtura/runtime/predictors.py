@@ -283,6 +283,22 @@ class Regressor(Predictor):
     def _answer(self, rows: Matrix) -> np.ndarray:
         return self.regression.predicted(rows)
 
+    def score_samples(self, X: ArrayLike, y: ArrayLike = None) -> np.ndarray:
+        """(n,) log p(y | x), in the units of y; targets that are NaN do not count.
+
+        Without y, log p(x), in the units of X; indicators of categories count as numbers.
+        """
+        rows = self._rows(X)
+        if y is None:
+            return self.regression.log_density(rows)
+        targets, n_targets = np.asarray(y, dtype=np.float64), self.regression.n_targets
+        if targets.size != len(rows) * n_targets:
+            raise InvalidInputError(
+                f"y has shape {targets.shape}: give {n_targets} number(s) for each of {len(rows)} "
+                "row(s)."
+            )
+        return self.regression.log_density(rows, targets.reshape(len(rows), n_targets))
+
     def _asked(self, X: ArrayLike) -> Matrix:
         return self.regression.checked(self._rows(X))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,9 +95,23 @@ class Regression(FeaturesAndTargets[Fitted]):
 
         return in_parts(ends, rows, least)
 
-    def log_density(self, rows: Matrix) -> np.ndarray:
-        """(n,) log p(x)."""
-        whole = self.whole(rows)
-        members, weights = of_features(self.fitted)
-        found = [each.log_density(whole) for each in members]
-        return np.logaddexp.reduce(np.add(found, np.log(weights)[:, None]), axis=0)
+    def log_density(self, rows: Matrix, y: np.ndarray | None = None) -> np.ndarray:
+        """(n,) log p(y | x) of what is known of y (n, T), or log p(x), in the user's units."""
+        if y is None:
+            members, weights = of_features(self.fitted)
+            return self._averaged(self._log_densities(members, self.whole(rows)), weights[:, None])
+        members, near = members_of(self.fitted), self.near(rows)
+        beside = self._log_densities(members, self.whole(rows, y).within(self.reach))
+        given = beside - self._log_densities(members, near)
+        return self._averaged(given, say_of(self.fitted, near.values))
+
+    @staticmethod
+    def _log_densities(members: Sequence[Fitted], whole: Matrix) -> np.ndarray:
+        """(M, n) of what is known of rows, under each of some models."""
+        return np.stack([each.log_density(whole) for each in members])
+
+    @staticmethod
+    def _averaged(log_density: np.ndarray, share: np.ndarray) -> np.ndarray:
+        """(n,) of log densities (M, n) by shares, of which some may be zero."""
+        with np.errstate(divide="ignore"):
+            return np.logaddexp.reduce(log_density + np.log(share), axis=0)

@@ -84,7 +84,7 @@ class JointPlan:
         """The mixtures of trials; each learns from the rows of the other folds."""
         groups = Groups.everyone(engine, folds=folds)
         if self.begin and self.tradeoff < 1.0:
-            begun = [each.result for each in self.begin]
+            begun = [self.begin[max(number, 0)].result for number in folds.held_out]
         else:
             start = fit_groups(groups, [self.count], self.recipe, generator, progress)
             begun = [
