@@ -29,10 +29,10 @@ from mixtura.solvers.small import (
     small_differentiation,
     small_function,
     small_log_joint,
-    small_read_out,
     small_steps,
 )
 from mixtura.solvers.small_gaussians import Patterns
+from mixtura.solvers.small_networks import small_read_out
 from mixtura.testing import KINDS, make_density, make_engine, make_mixture
 from mixtura.training.evidence import with_evidence
 from mixtura.training.groups import Folds, Groups

@@ -168,12 +168,9 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         reach = scaling.reach(*nan_range(whole.values))[:, : -y.shape[1]]
         self.model_ = Regression(fitted, schema, indicators, y.shape[1], flat, reach)
         self.choice_, self.history_ = compared.choice, progress.history
-        cut_short, result = (
-            warn_if_cut_short(progress, outcome.n_rows, len(engine)),
-            outcome.model.result,
-        )
-        self.n_iter_ = result.n_iter
-        self.converged_ = result.converged and not cut_short
+        result = outcome.model.result
+        cut_short = warn_if_cut_short(progress, outcome.n_rows, len(engine))
+        self.n_iter_, self.converged_ = result.n_iter, result.converged and not cut_short
         return self
 
     def _scaled(

@@ -34,7 +34,8 @@ from mixtura.solvers.base import (
 from mixtura.solvers.elastic_net import NetworkPrior
 from mixtura.solvers.gradients import Best, Free, Function, Packed
 from mixtura.solvers.near import Near
-from mixtura.solvers.small import small_function, small_read_out
+from mixtura.solvers.small import small_function
+from mixtura.solvers.small_networks import small_read_out
 
 #: Steps that curvature is remembered of.
 _MEMORY = 20

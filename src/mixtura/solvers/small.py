@@ -19,15 +19,12 @@ from mixtura.data.meter import passed
 from mixtura.densities import Categorical, Product, VectorDensity
 from mixtura.engines import Contrast, Engine, Punched
 from mixtura.models.mixture import Mixture
-from mixtura.models.network import RegressionNetwork
-from mixtura.models.read_out import Completed, ReadOut, with_holes
 from mixtura.models.stack import MixtureStack
 from mixtura.numerics import lowest_log
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, Objective
 from mixtura.solvers.base import AnyMixture, Model, Penalty, SpreadPrior
-from mixtura.solvers.elastic_net import NetworkPrior
 from mixtura.solvers.gradients import Free, Function
-from mixtura.solvers.small_densities import Arrays, Kind, contrast, kind_of, with_draws
+from mixtura.solvers.small_densities import Arrays, Kind, contrast, kind_of
 
 #: Numbers held in memory for all rows, without and with holes, up to which overhead is what costs.
 _SMALL = {False: 1_000_000, True: 5_000_000}
@@ -45,8 +42,6 @@ _Either = TypeVar("_Either", bound=Mixture | MixtureStack)
 _Named = tuple[str, slice, torch.Size]
 #: Losses (P, n) of class log-joints (P, C, n), and derivatives by these.
 _LossAndSlope = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-#: Derivatives by one thing of those by another.
-_Back = Callable[[np.ndarray], np.ndarray]
 
 
 def small_function(
@@ -58,35 +53,12 @@ def small_function(
     """
     if isinstance(engine.view, Contrast) and not engine.seen(None).may_marginalize:
         return _contrasted(model, objective, engine, prior, engine.view.n_targets)
-    if not _is_small(model, engine, engine.may_marginalize) or isinstance(engine.view, Punched):
+    if not is_small(model, engine, engine.may_marginalize) or isinstance(engine.view, Punched):
         return None
     batch = engine.all_rows()
     kind = kind_of(model.density, batch, prior)
     total = model.total_weight(engine.y, engine.weight).numpy()
-    return None if kind is None else _Gradient(model, objective, batch, kind, total)
-
-
-def small_read_out(
-    model: ReadOut, objective: Objective, engine: Engine, prior: NetworkPrior
-) -> Function | None:
-    """The same of networks whose derivatives are explicit; None likewise.
-
-    Rows with holes come beside draws of what is missing.
-    """
-    mixture = model.mixture
-    if not _is_small(mixture, engine, engine.may_marginalize):
-        return None
-    batch = next(iter(engine.chunks(len(engine))))
-    kind = kind_of(mixture.density, batch, prior.spread)
-    if isinstance(batch, Completed) and kind is not None:
-        if len(batch.drawn[0]) * mixture.row_cost(False) > _SMALL[True]:
-            return None
-        each = zip(model.mixtures, batch.drawn, strict=True)
-        kind = with_draws(kind, len(batch), [(own.density, rows) for own, rows in each])
-    total = model.total_weight(engine.y, engine.weight).numpy()
-    if kind is None:
-        return None
-    return _OfNetworks(mixture, objective, batch, kind, total, model, prior)
+    return None if kind is None else Gradient(model, objective, batch, kind, total)
 
 
 def _contrasted(
@@ -104,13 +76,13 @@ def _contrasted(
         return None
     size = max(_FEWEST, _CACHED // model.row_cost(False))
     total = model.total_weight(engine.y, engine.weight).numpy()  # copies do not count
-    parts = list[_Gradient]()
+    parts = list[Gradient]()
     for batch in engine.chunks(2 * size):
         rows = replace(batch.take(slice(len(batch) // 2)), observed=None)
         kind = contrast(model.density, rows, lacking, None if parts else prior)
         if kind is None:
             return None
-        parts.append(_Gradient(model, objective, batch, kind, total))
+        parts.append(Gradient(model, objective, batch, kind, total))
 
     def function(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         losses, slopes = zip(*(each.at(points) for each in parts), strict=True)
@@ -137,7 +109,7 @@ def small_differentiation(
         return None
     mixture, spread, total = model, prior, engine.total_weight
     missing = engine.may_marginalize or isinstance(engine.view, Punched)
-    if not _is_small(mixture, engine, missing, size):
+    if not is_small(mixture, engine, missing, size):
         return None
     row = engine.seen(None).batch(torch.zeros(1).long())
     if not isinstance(row, Batch):  # a sequence
@@ -149,10 +121,10 @@ def small_differentiation(
     leaves = [free[name] for name in mixture.free()]
     ends = np.cumsum([leaf.numel() for leaf in leaves])[:-1]
 
-    def gradient_of(batch: Batch) -> _Gradient:
+    def gradient_of(batch: Batch) -> Gradient:
         kind = kind_of(mixture.density, batch, spread)
         assert kind is not None
-        return _Gradient(mixture, objective, batch, kind, np.array([total]))
+        return Gradient(mixture, objective, batch, kind, np.array([total]))
 
     alone = engine.n_sharing == 1
     keeps = engine.uniform and engine.view is None and len(engine) <= _KEPT
@@ -199,7 +171,7 @@ def small_steps(
 def _steps_of(
     model: AnyMixture, objective: Objective, engine: Engine, prior: SpreadPrior | None
 ) -> _Steps[AnyMixture] | None:
-    if not _is_small(model, engine, engine.may_marginalize):
+    if not is_small(model, engine, engine.may_marginalize):
         return None
     # Rows as they are kept, with what follows from them.
     batch = next(iter(engine.chunks(len(engine))))
@@ -233,12 +205,18 @@ def small_log_joint(mixture: Mixture, batch: Batch) -> torch.Tensor | None:
     return torch.from_numpy(by_class[0].T)
 
 
-def _is_small(
+def is_small(
     model: Mixture | MixtureStack, engine: Engine, missing: bool, n_rows: int | None = None
 ) -> bool:
+    """Whether rows, or so many of a minibatch, are at hand and few."""
     at_hand = _at_hand(engine) if n_rows is None else _is_double(engine)  # minibatches are
     n_rows = engine.n_here if n_rows is None else n_rows
-    return at_hand and 0 < n_rows * model.row_cost(missing) <= _SMALL[missing]
+    return at_hand and are_few(n_rows * model.row_cost(missing), missing)
+
+
+def are_few(numbers: int, holes: bool) -> bool:
+    """Whether so many numbers, of rows with holes or without, take less time than overhead."""
+    return 0 < numbers <= _SMALL[holes]
 
 
 def _at_hand(engine: Engine) -> bool:
@@ -306,7 +284,7 @@ class _Mixtures(Generic[_Either]):
         return _summed(values, self._starts, self._owner)
 
 
-class _Gradient(_Mixtures[Mixture | MixtureStack]):
+class Gradient(_Mixtures[Mixture | MixtureStack]):
     """Their losses and gradients."""
 
     def __post_init__(self) -> None:
@@ -345,129 +323,6 @@ class _Gradient(_Mixtures[Mixture | MixtureStack]):
     def _for_priors(self, mass: np.ndarray) -> np.ndarray:
         """(P, C) what class priors learn from, of all that components learn from."""
         return mass
-
-
-@dataclass
-class _OfNetworks(_Gradient):
-    """The same of networks: a read-out of what log-joints say, of rows and then of draws."""
-
-    _network: ReadOut
-    _prior: NetworkPrior
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        units = self._network.shift, self._network.scale
-        self._shift, self._scale = (each.numpy().reshape(self._n_problems, -1) for each in units)
-        self._relative = self._network.embedding == "posterior"
-        self._predicts = isinstance(self._network, RegressionNetwork)
-        if isinstance(self._batch, Completed):
-            chance = self._batch.log_chance.view(-1, self._n_problems).mT.numpy()
-            self._lacks = with_holes(self._batch).nonzero().flatten().numpy()
-            self._chance = chance.reshape(self._n_problems, 1, -1, len(self._lacks))
-
-    def at(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        first = self._shapes[-1][1].stop
-        own, self._read, self._bias = np.split(points, [first, first + len(self._owner)], 1)
-        self._by_read, self._by_bias = np.zeros_like(self._read), np.zeros_like(self._bias)
-        self._mass = np.zeros_like(self._log_prior)
-        loss, slope = super().at(own)
-        net, read, rows = self._prior.net, torch.from_numpy(self._read), self._prior.rows.numpy()
-        loss += rows * net.penalty(read).numpy() / self._total
-        by_read = self._by_read + rows[:, None] * net.slope(read).numpy()
-        of_read = np.concatenate([by_read, self._by_bias], 1) / self._total[:, None]
-        return loss, np.concatenate([slope, of_read], 1)
-
-    def _explained(
-        self, named: Arrays, weight: np.ndarray, prior: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Derivatives by read-outs and by p(x) are kept."""
-        log_joint, n_rows = self._log_joint(named, weight, prior), self._weight.shape[1]
-        density, scores, back = self._looked(log_joint[..., :n_rows], prior)
-        answer, chance = self._answered(scores)
-        drawn = self._drawn(log_joint[..., n_rows:], prior) if log_joint.shape[2] > n_rows else None
-        if drawn is not None:
-            answer[..., self._lacks] = drawn[0]
-        whole = np.concatenate([density, answer], 1) if self._predicts else density + answer
-        losses, slope = self._loss_and_slope(whole)
-        slope = slope * self._weight[:, None]
-        by_density, by_answer = slope.sum(1, keepdims=True), slope
-        if self._predicts:
-            by_density, by_answer = slope[:, :1], slope[:, 1:].copy()
-        by_draws = []
-        if drawn is not None:
-            by_draws = [drawn[1](by_answer[..., self._lacks])]
-            by_answer = by_answer.copy()
-            by_answer[..., self._lacks] = 0.0
-        by_rows = back(by_density, by_answer - chance * by_answer.sum(1, keepdims=True))
-        by_joint = np.concatenate([by_rows, *by_draws], 2)
-        return (losses * self._weight).sum(1), -by_joint
-
-    def _answered(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
-        """log p(c | x) of scores (P, C, ...), and its exponentials; or predictions."""
-        if self._predicts:
-            return scores, 0.0
-        log_total, chance = _over(scores, 1)
-        return scores - log_total, chance
-
-    def _drawn(self, log_joint: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, _Back]:
-        """Answers of rows with holes (P, C, h), the mean over draws (m,); and derivatives by
-        log-joints of draws (P, K, m), of those by answers.
-
-        Draws count by how much likelier they are than they were when they were made.
-        """
-        density, scores, back = self._looked(log_joint, prior)
-        by_draw = *scores.shape[:2], -1, len(self._lacks)
-        answer, chance = self._answered(scores.reshape(by_draw))
-        log_total, share = _over(density.reshape(self._chance.shape) - self._chance, 2)
-        if self._predicts:
-            found, part = (answer * share).sum(2), share
-        else:
-            log_share = density.reshape(self._chance.shape) - self._chance - log_total
-            log_found, part = _over(answer + log_share, 2)
-            found = log_found[:, :, 0]
-
-        def slopes(slope: np.ndarray) -> np.ndarray:
-            by_answer = part * slope[:, :, None]  # (P, C, draws, h)
-            by_share = by_answer * answer if self._predicts else by_answer
-            by_share = by_share.sum(1, keepdims=True)
-            by_density = by_share - share * by_share.sum(2, keepdims=True)
-            by_score = by_answer - chance * by_answer.sum(1, keepdims=True)
-            return back(by_density.reshape(density.shape), by_score.reshape(scores.shape))
-
-        return found, slopes
-
-    def _looked(
-        self, log_joint: np.ndarray, prior: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, Callable[[np.ndarray, np.ndarray], np.ndarray]]:
-        """log p(x) (P, 1, n) and scores (P, C, n); derivatives by log-joints of those by both.
-
-        Units of the embedding, and the class priors in log-joints, are taken into the read-out.
-        """
-        owner, (by_class, within) = self._owner, self._summed(log_joint)
-        embedded = np.broadcast_to(within, log_joint.shape) if self._relative else log_joint
-        shift = self._shift if self._relative else self._shift + prior[:, owner]
-        steep = self._read / self._scale
-        level = self._bias - np.add.reduceat(steep * shift, self._starts, 1)
-        reached = np.add.reduceat(embedded * steep[..., None], self._starts, 1)
-        density, share = _over(by_class, 1)
-
-        def slopes(by_density: np.ndarray, by_score: np.ndarray) -> np.ndarray:
-            pull, by_bias = by_score[:, owner], by_score.sum(2)
-            by_read = np.einsum("pkn,pkn->pk", pull, embedded) - shift * by_bias[:, owner]
-            self._by_read += by_read / self._scale
-            self._by_bias += by_bias
-            by_class = share * by_density
-            self._mass -= by_class.sum(2)
-            by_joint = pull * steep[..., None]
-            if self._relative:  # a share gains what it does, less what all shares of its class do
-                return (by_joint + (by_class - by_score * reached)[:, owner]) * within
-            return by_joint + by_class[:, owner] * within
-
-        return density, reached + level[..., None], slopes
-
-    def _for_priors(self, mass: np.ndarray) -> np.ndarray:
-        """Embeddings know nothing of them."""
-        return self._mass
 
 
 class _Steps(_Mixtures[AnyMixture]):
@@ -571,22 +426,13 @@ def _summed(
     if len(starts) == len(owner):
         return values, 1.0
     largest = np.maximum.reduceat(values, starts, 1)
-    share = _exp_or_zero(values - largest[:, owner])
+    share = exp_or_zero(values - largest[:, owner])
     total = np.add.reduceat(share, starts, 1)
     share /= total[:, owner]
     return largest + np.log(total), share
 
 
-def _over(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sums over an axis in logs, of length one along it, and shares of what they sum."""
-    largest = values.max(axis, keepdims=True)
-    share = _exp_or_zero(values - largest)
-    total = share.sum(axis, keepdims=True)
-    share /= total
-    return largest + np.log(total), share
-
-
-def _exp_or_zero(log: np.ndarray) -> np.ndarray:
+def exp_or_zero(log: np.ndarray) -> np.ndarray:
     """As `numerics.exp_or_zero`."""
     found = np.exp(np.maximum(log, _LOWEST))
     found *= log > _LOWEST
@@ -626,7 +472,7 @@ def _by_margin(
     rivals = term.smoothness * joint
     rivals[:, *own] = -np.inf
     largest = rivals.max(1)
-    slope = _exp_or_zero(rivals - largest[:, None])
+    slope = exp_or_zero(rivals - largest[:, None])
     total = slope.sum(1)
     short = term.margin - mine + (largest + np.log(total)) / term.smoothness
     rest = (1.0 - objective.tradeoff) * (short > 0.0)
@@ -640,7 +486,7 @@ def _by_conditional(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same of the likelihood and the conditional likelihood."""
     rest, largest = 1.0 - objective.tradeoff, joint.max(1)
-    slope = _exp_or_zero(joint - largest[:, None])
+    slope = exp_or_zero(joint - largest[:, None])
     total = slope.sum(1)
     losses = rest * (largest + np.log(total)) - joint[:, *own]
     slope *= (rest / total)[:, None]

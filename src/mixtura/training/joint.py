@@ -162,10 +162,7 @@ class BesideTrees:
         """The mixture of all rows, or of a sample of very many."""
         rows = engine.merged().sample(_MOST_ROWS, spawn(generator))
         fold, batch = rows.fold_numbers(_PARTS, spawn(generator)), rows.all_rows()
-        values, weight = (
-            batch.with_nan().double().cpu().numpy(),
-            batch.weight.double().cpu().numpy(),
-        )
+        values, weight = (each.double().cpu().numpy() for each in (batch.with_nan(), batch.weight))
         values, last = rows.scaling.invert(values), rows.n_features - self.n_targets
         trees, told = grown(values[:, :last], values[:, last:], weight, fold.numpy())
         location, scale = (
