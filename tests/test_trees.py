@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.metrics import r2_score
 
@@ -12,6 +13,7 @@ from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
 from mixtura.data.trees import Trees
 from mixtura.engines import engine_of
+from mixtura.estimators import regression
 from mixtura.predictive import of_features, say_of, trees_of
 from mixtura.solvers import EM, LBFGS
 from mixtura.training import trees as growing
@@ -218,6 +220,24 @@ def test_who_has_chosen_gets_what_was_chosen():
         model = given.fit(*draw(count))
         assert all(each is None for each in trees_of(model.model_.fitted))
         assert len(predictive.members_of(model.model_.fitted)) >= 1
+
+
+def test_weights_count_rows_where_trees_are_tried():
+    X, y = draw(600)
+    given = MixtureRegressor(solver=LBFGS(2), init=EM(2), random_state=0)
+    weighed = clone(given).fit(X, y, np.full(600, 2.0))
+    copied = clone(given).fit(np.vstack([X, X]), np.concatenate([y, y]))
+    assert "trees" in [each["marginals"] for each in weighed.choice_]
+    np.testing.assert_allclose(weighed.predict(X), copied.predict(X), rtol=1e-6)
+
+
+def test_many_columns_are_none_for_trees(monkeypatch):
+    """Growing them takes long; the target is a column, too."""
+    X, y = draw(1_100)
+    for most in (3, 4):
+        monkeypatch.setattr(regression, "_MOST_FOR_TREES", most)
+        model = MixtureRegressor(solver=LBFGS(2), init=EM(2), random_state=0).fit(X, y)
+        assert ("trees" in [each["marginals"] for each in model.choice_]) == (most == 4)
 
 
 def test_a_target_that_few_rows_have_is_none_for_trees():

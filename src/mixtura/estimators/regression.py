@@ -87,7 +87,8 @@ def make_plans(estimator: MixtureRegressor, engine: Engine, y: np.ndarray) -> li
     most = distinct_rows(rows.x.cpu().numpy(), np.arange(len(rows)), MOST_COMPARED)
     open_yet = fixed is None and count == marginals == "auto"
     narrow = engine.n_features <= _MOST_FOR_TREES
-    trees = open_yet and narrow and (~np.isnan(y)).sum(0).min() >= _FOR_TREES
+    told = engine.weight.double().cpu().numpy() @ ~np.isnan(y)  # weights count rows
+    trees = open_yet and narrow and told.min() >= _FOR_TREES
     ways = dict[tuple[int, str, str], _Way]()
     for own, structure, kind in _MODELS:
         if engine.n_features > _WIDE and own > 1:
